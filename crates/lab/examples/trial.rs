@@ -3,19 +3,19 @@
 //!
 //! `WARMUP=5` begins to measure after five seconds, `OUTAGES='10,60 100,5'` has outages (start and length in
 //! seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
-//! `STEPS='0,50Mbit/s 30,10Mbit/s'` has the rate change, and prints goodput and queue of each second.
-//! `LEO=7` has rate, delay and errors of the seventh low orbit with handovers.
-//! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts
-//! a second box at the terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no`
-//! leaves the daemon away, and `BUNDLES=250kB` has bundles of that size go from a node at the gateway to one
-//! at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB` tells how long one file takes
-//! instead.
+//! `STEPS='0,50Mbit/s 30,10Mbit/s'` has the rate change, and prints goodput and queue of each second. So does
+//! `PROFILE='leo-handovers 3'`: the link is a profile of this seed, and rate, round trip and errors are not
+//! used. `TRACE=1` prints what the controller of explicit rates knows, each half second.
+//! `TERMINAL=CONGESTION` puts a second box at the terminal, and `ROUTER=CAPACITY` a router of P-XCP behind
+//! the gateway. `SPLIT=no` leaves the daemon away, and `BUNDLES=250kB` has bundles of that size go from a
+//! node at the gateway to one at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB` tells
+//! how long one file takes instead.
 
 use std::time::Duration;
 
 use bentpipe_lab::trial::{Flow, Trial};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
-use bentpipe_link::{LeoHandovers, LinkTrace, OutageTrace};
+use bentpipe_link::{LinkTrace, OutageTrace, Profile};
 use bentpipe_units::{Rate, Span};
 
 fn main() {
@@ -51,8 +51,10 @@ fn main() {
         let rows = rows.replace(' ', "\n");
         trial.trace = LinkTrace::from_csv(&format!("at_s,rate\n{rows}\n")).unwrap();
     }
-    if let Ok(seed) = std::env::var("LEO") {
-        trial.trace = LeoHandovers::default().link(seed.parse().unwrap(), trial.lasts).forward.trace;
+    if let Ok(profile) = std::env::var("PROFILE") {
+        let (name, seed) = profile.split_once(' ').unwrap_or((&profile, "1"));
+        let profile: Profile = name.parse().unwrap();
+        trial.link = Some(profile.generate(seed.parse().unwrap(), trial.lasts));
     }
     trial.terminal = std::env::var("TERMINAL").ok();
     trial.router = std::env::var("ROUTER").ok().map(|capacity| XcpConfig {
@@ -70,7 +72,7 @@ fn main() {
         return;
     }
     let measured = trial.run().unwrap();
-    if !trial.trace.is_empty() {
+    if !trial.trace.is_empty() || trial.link.is_some() {
         for second in 0..trial.lasts.as_secs() {
             if let Some(window) = measured.course.between(second as f64, second as f64 + 1.0) {
                 let (share, queue) = (100.0 * window.of_limit, 1e3 * window.queue_95_s);

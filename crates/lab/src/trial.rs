@@ -18,11 +18,13 @@ use bentpipe_units::{ByteCount, Probability, Rate, Span, Time};
 use crate::Error;
 use crate::course::{Carries, Course};
 use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
-use crate::topology::{Proxy, SATELLITE, Topology, symmetric};
+use crate::topology::{PAYLOAD_SHARE, Proxy, SATELLITE, Topology, symmetric};
 use nodes::Nodes;
 
 /// The interval between samples of the queue.
 const SAMPLE: Duration = Duration::from_millis(10);
+/// How long after the end the link is looked at: what its queue waits for.
+const AFTERWARDS: Duration = Duration::from_secs(60);
 /// How long a client waits for bytes before it checks whether the trial is over.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -41,6 +43,9 @@ pub struct Trial {
     pub outages: OutageTrace,
     /// How its rate and delay change, each way.
     pub trace: LinkTrace,
+    /// The link itself, in place of its rate, round-trip time, errors, outages and trace above; `rtt` remains
+    /// what the daemon is told.
+    pub link: Option<LinkConfig>,
     /// The congestion control of the gateway's satellite leg, and of both nodes'.
     pub congestion: String,
     /// Whether a daemon at the gateway splits the downloads; without it `congestion` is the server's.
@@ -102,6 +107,7 @@ impl Trial {
             per: Probability::new(per).expect("a part of one"),
             outages: OutageTrace::none(),
             trace: LinkTrace::default(),
+            link: None,
             congestion: congestion.to_owned(),
             split: true,
             terminal: None,
@@ -167,6 +173,9 @@ impl Trial {
     }
 
     fn link(&self) -> LinkConfig {
+        if let Some(link) = &self.link {
+            return link.clone();
+        }
         let mut link = symmetric(self.rate, self.rtt, self.per);
         for direction in [&mut link.forward, &mut link.reverse] {
             (direction.outages, direction.trace) = (self.outages.clone(), self.trace.clone());
@@ -251,14 +260,15 @@ impl Trial {
             }
         }
         let (until, counters) = (topology.link.now(), topology.link.counters().0);
-        let up = (until - from - self.down_between(from, until)).as_secs_f64();
+        let up = (until - from - carries.down(from, until)).as_secs_f64();
         let mut queue_s: Vec<f64> = samples.iter().map(|sample| sample.queue_s).collect();
         queue_s.sort_by(f64::total_cmp);
-        let rate = (carries.bytes(until) - carries.bytes(from)) * 8.0 / (until - from).as_secs_f64();
+        let ([sent, arrives], [sent_before, arrives_before]) = (carries.left(until), carries.left(from));
+        let rate = (sent - sent_before) * 8.0 / (until - from).as_secs_f64();
         let bits = |(after, before): (u64, &u64)| (after - before) as f64 * 8.0 / up;
         Measured {
             goodputs_bps: now().into_iter().zip(&before).map(bits).collect(),
-            limit_bps: rate * carries.payload_share(),
+            limit_bps: (arrives - arrives_before) * PAYLOAD_SHARE * 8.0 / up,
             clear_sky: up / (until - from).as_secs_f64(),
             queue_s,
             course: Course::new(samples),
@@ -268,16 +278,7 @@ impl Trial {
     }
 
     fn carries(&self) -> Carries {
-        Carries { rate: self.rate, trace: self.trace.clone(), per: self.per }
-    }
-
-    /// How long the link is down from one moment to another.
-    fn down_between(&self, from: Time, until: Time) -> Duration {
-        let down = self.outages.outages().map(|(start, length)| {
-            let end = start + length;
-            end.min(until).since(start.max(from))
-        });
-        down.sum()
+        Carries::new(&self.link().forward, Time::ZERO + self.lasts + AFTERWARDS)
     }
 }
 

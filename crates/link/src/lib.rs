@@ -14,7 +14,8 @@
 //! 5. **Impairments** ([`Impairments`]): a packet that arrives may be duplicated, held back so that others
 //!    overtake it, and corrupted.
 //!
-//! Rate, delay and lone errors may change with time ([`LinkTrace`]).
+//! Rate, delay and lone errors may change with time ([`LinkTrace`]). Links that do are read from files, or
+//! made of a seed: [`LeoHandovers`], [`RainFront`], [`Aircraft`], [`Ship`].
 //!
 //! The agents at the link's ends, which help TCP across it, are in [`agent`]; the allocation of the link's
 //! rate to its senders is in [`explicit`].
@@ -37,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod conditions;
 mod counters;
 mod direction;
 mod effect;
@@ -50,6 +52,7 @@ pub mod pcap;
 mod profile;
 mod random;
 
+pub use conditions::Conditions;
 pub use counters::{Cause, Counters, Drops, Fate};
 pub use direction::{
     Arrival, Arrivals, Direction, DirectionConfig, FULL_SIZE_PACKET, Link, LinkConfig,
@@ -61,4 +64,4 @@ pub use effect::{
 };
 pub use in_flight::InFlight;
 pub use ip::IpPacket;
-pub use profile::{LeoHandovers, Profile, UnknownProfile};
+pub use profile::{Aircraft, LeoHandovers, Profile, RainFront, Ship, UnknownProfile};

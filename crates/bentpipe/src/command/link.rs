@@ -1,22 +1,24 @@
 mod agents;
 mod profiles;
 mod queue;
+mod traces;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use bentpipe_link::{DirectionConfig, Impairments, LinkConfig, LinkTrace, OutageTrace, Profile};
+use bentpipe_link::{DirectionConfig, Impairments, LinkConfig, OutageTrace, Profile};
 use bentpipe_testbed::{BehindLink, Error, PacketFiles};
 use bentpipe_units::{Probability, Rate, Span};
 use clap::Args;
 
 use agents::Agents;
 use queue::Queue;
+use traces::Towards;
 
 /// Run a command, or a shell, behind an emulated satellite link.
 ///
@@ -29,9 +31,13 @@ use queue::Queue;
 /// -- …`. "Up" is from the command, "down" is to it.
 #[derive(Debug, Args)]
 pub(crate) struct Link {
-    /// Begin with a profile: geo, meo, leo or train.
+    /// Begin with a profile: geo, meo, leo, leo-handovers, rain-front, aircraft, ship or train. Those that
+    /// vary by chance are made of the seed.
     #[arg(long)]
     profile: Option<Profile>,
+    /// How long a profile made of a seed goes on before it begins anew; 1h by default, a day at the most.
+    #[arg(long, requires = "profile", value_name = "TIME")]
+    profile_lasts: Option<Span>,
     /// List the profiles with their values, and end.
     #[arg(long)]
     list_profiles: bool,
@@ -86,6 +92,13 @@ pub(crate) struct Link {
     /// The same for the direction to the command.
     #[arg(long, value_name = "FILE")]
     down_trace: Option<PathBuf>,
+    /// One-way delays of both directions from a file of LeoReplayer: milliseconds, a line for each 10 ms. Its
+    /// rates are what --up-trace and --down-trace read.
+    #[arg(long, value_name = "FILE")]
+    delay_trace: Option<PathBuf>,
+    /// Print what changes in one direction as CSV, and end: --trace reads it.
+    #[arg(long, value_name = "down|up")]
+    print_trace: Option<Towards>,
     /// Share of packets that are held back, so that later ones overtake them.
     #[arg(long)]
     reorder: Option<Probability>,
@@ -100,7 +113,7 @@ pub(crate) struct Link {
     corrupt: Option<Probability>,
     #[command(flatten)]
     agents: Agents,
-    /// The seed of the losses and of the impairments.
+    /// The seed of the losses, of the impairments and of the profile.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// A shell command line that runs on the far side for as long as COMMAND does.
@@ -138,6 +151,10 @@ impl Link {
             return Ok(ExitCode::SUCCESS);
         }
         let config = self.config()?;
+        if let Some(towards) = self.print_trace {
+            super::print(&towards.of(&config).trace.to_csv())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let behind = BehindLink {
             impairments: self.impairments(),
             link_ends: self.agents.link_ends(&config)?,
@@ -166,7 +183,9 @@ impl Link {
     }
 
     fn config(&self) -> anyhow::Result<LinkConfig> {
-        let mut config = self.profile.map(Profile::config).unwrap_or_default();
+        let lasts = self.profile_lasts.map_or(traces::PROFILE_LASTS, Span::get);
+        let profile = self.profile.map(|profile| profile.generate(self.seed, lasts));
+        let mut config = profile.unwrap_or_default();
         self.adapt(&mut config.forward, self.down());
         self.adapt(&mut config.reverse, self.up());
         if let Some(outages) = self.outages.as_deref().map(read_outages).transpose()? {
@@ -177,7 +196,10 @@ impl Link {
             [(&mut config.forward, &self.down_trace), (&mut config.reverse, &self.up_trace)]
         {
             if let Some(path) = own.as_ref().or(self.trace.as_ref()) {
-                direction.trace = read_trace(path)?;
+                direction.trace = traces::read(path)?;
+            }
+            if let Some(path) = &self.delay_trace {
+                direction.trace = traces::with_delays(std::mem::take(&mut direction.trace), path)?;
             }
         }
         Ok(config)
@@ -227,9 +249,18 @@ impl Link {
     /// Options of the direction come before those of both, and these before the profile.
     fn adapt(&self, direction: &mut DirectionConfig, own: Options) {
         let both = self.both();
-        direction.rate = own.rate.or(both.rate).or(direction.rate);
-        direction.delay = own.delay.or(both.delay).map_or(direction.delay, Span::get);
-        direction.per = own.per.or(both.per).unwrap_or(direction.per);
+        if let Some(rate) = own.rate.or(both.rate) {
+            direction.rate = Some(rate);
+            direction.trace = std::mem::take(&mut direction.trace).without_rates();
+        }
+        if let Some(delay) = own.delay.or(both.delay) {
+            direction.delay = delay.get();
+            direction.trace = std::mem::take(&mut direction.trace).without_delays();
+        }
+        if let Some(per) = own.per.or(both.per) {
+            direction.per = per;
+            direction.trace = std::mem::take(&mut direction.trace).without_error_rates();
+        }
         direction.queue = own.queue.or(both.queue).map(Queue::bytes).or(direction.queue);
     }
 }
@@ -261,18 +292,6 @@ fn as_a_shell_would(kind: ErrorKind) -> u8 {
         ErrorKind::PermissionDenied => 126,
         _ => 1,
     }
-}
-
-/// Reads a trace in its own format or in mahimahi's, whose lines are numbers.
-fn read_trace(path: &Path) -> anyhow::Result<LinkTrace> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the link trace {}", path.display()))?;
-    let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let trace = match first.parse::<u64>() {
-        Ok(_) => LinkTrace::from_mahimahi(&text),
-        Err(_) => LinkTrace::from_csv(&text),
-    };
-    trace.with_context(|| format!("cannot use the link trace {}", path.display()))
 }
 
 /// Reads `FILE` or `FILE@SPEED`.
@@ -319,6 +338,17 @@ mod tests {
         let config = link("--per 1% --up-per 0 --up-delay 20ms").config().unwrap();
         assert_eq!((config.forward.per.get(), config.reverse.per.get()), (0.01, 0.0));
         assert_eq!((config.forward.delay, config.reverse.delay), (Duration::ZERO, Duration::from_millis(20)));
+    }
+
+    #[test]
+    fn a_profile_of_a_seed_varies_where_no_option_says_otherwise() {
+        let config = link("--profile leo-handovers --seed 7 --up-rate 5M --per 0").config().unwrap();
+        let made = Profile::LeoHandovers.generate(7, traces::PROFILE_LASTS);
+        assert_eq!(config.forward.trace, made.forward.trace.without_error_rates());
+        assert_eq!(config.reverse.trace, made.reverse.trace.without_error_rates().without_rates());
+        assert_eq!(config.reverse.rate, Some(Rate::mbps(5)));
+        let short = link("--profile leo-handovers --profile-lasts 10s").config().unwrap();
+        assert!(short.forward.trace.to_csv().ends_with("15,repeat\n"), "a slot");
     }
 
     #[test]

@@ -13,14 +13,18 @@ mod explicit_kernel;
 mod explicit_railway;
 mod explicit_shares;
 mod iwssc09;
+mod leo;
 mod lossy_link;
 mod observers;
 mod pepsal;
 mod psats09;
 mod radius07;
+mod rain_fade;
 mod snoop_senders;
 mod surrey;
+mod told;
 mod unknown_capacity;
+mod varying;
 mod xcp_boxes;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +68,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 22] = [
+pub const ALL: [Experiment; 24] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -87,6 +91,8 @@ pub const ALL: [Experiment; 22] = [
     explicit_railway::RAILWAY,
     explicit_shares::SHARES,
     unknown_capacity::UNKNOWN_CAPACITY,
+    leo::LEO,
+    rain_fade::RAIN_FADE,
 ];
 
 /// Finds an experiment by its name.

@@ -2,23 +2,15 @@
 
 use std::time::Duration;
 
-use bentpipe_link::{Counters, LinkTrace};
-use bentpipe_sim::{Observer, Scenario};
-use bentpipe_units::{ByteCount, Probability, Rate, Time};
+use bentpipe_link::{DirectionConfig, LinkConfig, LinkTrace};
+use bentpipe_units::{Probability, Rate};
 
-use super::{Experiment, Lab, Output, over_seeds, rows};
+use super::told::{SCHEMES, Scheme, courses};
+use super::{Experiment, Lab, Output, rows};
 use crate::Error;
-use crate::course::{Carries, Course, Sample, Window};
-use crate::figure::{Axis, Plot, Point, Series, Style};
 use crate::results::{Part, Verdict};
-use crate::statistics::{Estimate, Summary};
 use crate::table::{Cell, Column, Table};
 use crate::trial::Trial;
-
-const SCENARIO: (&str, &str) =
-    ("scenarios/explicit.toml", include_str!("../../../../scenarios/explicit.toml"));
-/// The satellite among the scenario's links.
-const SATELLITE: usize = 2;
 
 pub(super) const UNKNOWN_CAPACITY: Experiment = Experiment {
     name: "unknown-capacity",
@@ -29,16 +21,7 @@ pub(super) const UNKNOWN_CAPACITY: Experiment = Experiment {
     on_kernel: Some((3, kernel)),
 };
 
-/// What the gateway is told of the link.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Scheme {
-    Unknown,
-    Told,
-    /// There is no gateway, and the server has BBR.
-    EndToEnd,
-}
-
-const SCHEMES: [Scheme; 3] = [Scheme::Unknown, Scheme::Told, Scheme::EndToEnd];
+type Tried = super::told::Tried<Link>;
 
 /// A link. With steps, its rate is a fifth between [`DOWN`] and [`UP`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -98,11 +81,6 @@ impl Link {
         if self.steps { LinkTrace::from_csv(&rows).expect("it is well-formed") } else { LinkTrace::default() }
     }
 
-    fn carries(self) -> Carries {
-        let per = Probability::new(self.per).expect("a part of one");
-        Carries { rate: self.rate(), trace: self.trace(), per }
-    }
-
     fn end(self) -> f64 {
         if self.steps { END } else { CONSTANT_END }
     }
@@ -121,71 +99,17 @@ impl Link {
     }
 
     fn trial(self, scheme: Scheme, seed: u64) -> Trial {
-        let congestion = if scheme == Scheme::EndToEnd { "bbr" } else { "explicit" };
         let rtt = Duration::from_millis(self.rtt_ms);
-        Trial {
-            configured: (scheme == Scheme::Told).then(|| self.rate()),
-            split: scheme != Scheme::EndToEnd,
-            lasts: Duration::from_secs_f64(self.end()),
-            trace: self.trace(),
-            ..Trial::of_a_minute(self.rate(), rtt, self.per, congestion, seed)
-        }
+        Trial { trace: self.trace(), ..scheme.trial(self.rate(), rtt, self.per, self.end(), seed) }
     }
 
-    /// The same in virtual time.
-    fn scenario(self, scheme: Scheme, lab: &Lab<'_>) -> Result<Scenario, Error> {
-        let Link { mbps, rtt_ms, per, .. } = self;
-        let capacity = if scheme == Scheme::Told { format!("{mbps}Mbit/s") } else { "unknown".into() };
-        let settings = [
-            format!("duration={}s", self.end()),
-            "sample_interval=10ms".into(),
-            "flow.download.count=1".into(),
-            "flow.late.start=0s".into(),
-            "tcp.satellite.lost_retransmissions=true".into(),
-            "link.terrestrial.rate=1Gbit/s".into(),
-            "link.terrestrial.delay=0.5ms".into(),
-            "tcp.terrestrial.receive_buffer=64MB".into(),
-            format!("link.satellite.rate={mbps}Mbit/s"),
-            format!("link.satellite.delay={}ms", rtt_ms as f64 / 2.0),
-            format!("link.satellite.per={per}"),
-            format!("link.satellite.explicit.capacity={capacity}"),
-        ];
-        let mut scenario = lab.scenario(&SCENARIO, &settings)?;
-        scenario.links[SATELLITE].config.forward.trace = self.trace();
-        Ok(scenario)
+    /// The link in virtual time, where nothing is lost on the way back.
+    fn config(self) -> LinkConfig {
+        let delay = Duration::from_millis(self.rtt_ms) / 2;
+        let reverse = DirectionConfig { rate: Some(self.rate()), delay, ..DirectionConfig::default() };
+        let per = Probability::new(self.per).expect("a part of one");
+        LinkConfig { forward: DirectionConfig { per, trace: self.trace(), ..reverse.clone() }, reverse }
     }
-}
-
-/// Reads and queue of the first flow in virtual time, each 10 ms.
-#[derive(Debug, Default)]
-struct Samples {
-    read: u64,
-    /// Time; bytes read, in the queue, and delivered by the link.
-    samples: Vec<(Time, [u64; 3])>,
-}
-
-impl Observer for Samples {
-    fn wants_samples(&self) -> bool {
-        true
-    }
-
-    fn received(&mut self, _: Time, flow: usize, bytes: u64) {
-        if flow == 0 {
-            self.read = bytes;
-        }
-    }
-
-    fn queue(&mut self, now: Time, link: usize, forward: bool, backlog: ByteCount, counters: &Counters) {
-        if link == SATELLITE && forward {
-            self.samples.push((now, [self.read, backlog.get(), counters.delivered_bytes]));
-        }
-    }
-}
-
-/// The courses of each scheme on a link, over the seeds.
-struct Tried {
-    link: Link,
-    by_scheme: Vec<(Scheme, Vec<Course>)>,
 }
 
 /// Each link with each scheme and seed, on the kernel.
@@ -208,65 +132,23 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
     let schemes = [Scheme::Unknown, Scheme::Told];
     let mut tried = Vec::new();
     for link in Link::all() {
-        let scenarios = schemes.map(|scheme| link.scenario(scheme, lab));
+        let config = link.config();
+        let scenarios = schemes.map(|scheme| scheme.scenario(lab, &config, link.end()));
         let scenarios = scenarios.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let carries = link.carries();
-        let course = |samples: Samples| {
-            let samples = samples
-                .samples
-                .into_iter()
-                .map(|(at, [read, queued, delivered])| carries.sample(at, read, queued, delivered));
-            Course::new(samples.collect::<Vec<Sample>>())
-        };
-        let runs = lab.observe(&scenarios, Samples::default).into_iter();
-        let courses = runs.map(|runs| runs.0.into_iter().map(|(_, samples)| course(samples)).collect());
+        let courses = courses(lab, &scenarios);
         tried.push(Tried { link, by_scheme: schemes.into_iter().zip(courses).collect() });
     }
     Ok(output(&tried))
 }
 
-impl Tried {
-    fn courses(&self, scheme: Scheme) -> Option<&[Course]> {
-        self.by_scheme.iter().find(|(other, _)| *other == scheme).map(|(_, courses)| courses.as_slice())
-    }
-
-    /// A window of a scheme in each run.
-    fn windows(&self, scheme: Scheme, [from, until]: [f64; 2]) -> Option<Vec<Window>> {
-        let window = |course: &Course| course.between(from, until).expect("the run was as long");
-        Some(self.courses(scheme)?.iter().map(window).collect())
-    }
-
-    fn used(&self, scheme: Scheme, window: [f64; 2]) -> Option<Summary> {
-        Some(over_seeds(self.windows(scheme, window)?.iter().map(|window| window.of_limit)))
-    }
-
-    /// What is delivered or, if that is less, the use of the link.
-    fn at_least(&self, scheme: Scheme, window: [f64; 2]) -> Option<Summary> {
-        let windows = self.windows(scheme, window)?;
-        Some(over_seeds(windows.iter().map(|window| window.of_limit.min(window.used))))
-    }
-
-    fn queue(&self, scheme: Scheme, window: [f64; 2]) -> Option<Summary> {
-        Some(over_seeds(self.windows(scheme, window)?.iter().map(|window| window.queue_95_s)))
-    }
-
-    /// What a scheme has of another one's in the run where it has least.
-    fn least_of(
-        &self,
-        scheme: Scheme,
-        other: Scheme,
-        window: [f64; 2],
-        measure: impl Fn(&Window) -> f64,
-    ) -> Option<f64> {
-        let (ours, theirs) = (self.windows(scheme, window)?, self.windows(other, window)?);
-        let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| measure(ours) / measure(theirs));
-        ratios.reduce(f64::min)
-    }
-}
-
 fn output(tried: &[Tried]) -> Output {
     let (steps, constant): (Vec<&Tried>, Vec<&Tried>) = tried.iter().partition(|tried| tried.link.steps);
-    let figures = steps.iter().map(|tried| Part::new(format!("steps-{}ms", tried.link.rtt_ms), plot(tried)));
+    let figures = steps.iter().map(|tried| {
+        Part::new(
+            format!("steps-{}ms", tried.link.rtt_ms),
+            tried.plot(format!("{}, one run", tried.link.label()), END),
+        )
+    });
     Output {
         verdicts: verdicts(&constant, &steps),
         tables: vec![
@@ -281,8 +163,8 @@ fn verdicts(constant: &[&Tried], steps: &[&Tried]) -> Vec<Verdict> {
     let settled = [STARTED, CONSTANT_END - 0.5];
     // A gap at the end of the window holds back what has arrived behind it, up to a round trip's worth.
     let of_told = constant.iter().filter_map(|tried| {
-        let ratio = tried.least_of(Scheme::Unknown, Scheme::Told, settled, |window| window.used)?;
-        Some((ratio, tried.link))
+        let ratios = tried.ratios(Scheme::Unknown, Scheme::Told, settled, |window| window.used)?;
+        Some((ratios.into_iter().reduce(f64::min)?, tried.link))
     });
     let mut verdicts = vec![least(
         "On constant links, from the fifth second on, each run uses 97% or more of what it uses if told",
@@ -290,11 +172,9 @@ fn verdicts(constant: &[&Tried], steps: &[&Tried]) -> Vec<Verdict> {
         OF_TOLD,
     )];
     let of_bbr = constant.iter().filter_map(|tried| {
-        let ratio =
-            tried.least_of(Scheme::Unknown, Scheme::EndToEnd, [0.0, CONSTANT_END - 0.5], |window| {
-                window.of_limit
-            })?;
-        Some((ratio, tried.link))
+        let from_syn = [0.0, CONSTANT_END - 0.5];
+        let ratios = tried.ratios(Scheme::Unknown, Scheme::EndToEnd, from_syn, |window| window.of_limit)?;
+        Some((ratios.into_iter().reduce(f64::min)?, tried.link))
     });
     let of_bbr: Vec<_> = of_bbr.collect();
     if !of_bbr.is_empty() {
@@ -347,17 +227,10 @@ fn least(claim: &str, ratios: Vec<(f64, Link)>, wanted: f64) -> Verdict {
     Verdict::new(claim, below == 0, found)
 }
 
-fn name(scheme: Scheme) -> &'static str {
-    match scheme {
-        Scheme::Unknown => "not told",
-        Scheme::Told => "told",
-        Scheme::EndToEnd => "BBR end to end",
-    }
-}
-
 fn constant_table(constant: &[&Tried]) -> Table {
     let mut columns = vec![Column::new("link", "case")];
-    for (name, key) in [("not told", "unknown"), ("told", "told"), ("BBR end to end", "bbr")] {
+    for scheme in SCHEMES {
+        let (name, key) = (scheme.name(), scheme.key());
         columns.push(
             Column::new(format!("{name}, of the limit"), format!("{key}_of_limit")).shown_in("%", 0.01),
         );
@@ -395,7 +268,7 @@ fn steps_table(steps: &[&Tried]) -> Table {
     );
     for tried in steps {
         for (scheme, _) in &tried.by_scheme {
-            let mut row = vec![Cell::text(format!("{}: {}", tried.link.label(), name(*scheme)))];
+            let mut row = vec![Cell::text(format!("{}: {}", tried.link.label(), scheme.name()))];
             for [from, until, drained] in tried.link.windows() {
                 row.push(Cell::interval(tried.at_least(*scheme, [from, until]), 1));
                 row.push(Cell::interval(tried.queue(*scheme, [drained, until]), 0));
@@ -404,20 +277,6 @@ fn steps_table(steps: &[&Tried]) -> Table {
         }
     }
     table
-}
-
-/// What each scheme delivers in each second of one run.
-fn plot(tried: &Tried) -> Plot {
-    let title = format!("{}, one run", tried.link.label());
-    let plot = Plot::new(title, Axis::new("time", "s"), Axis::new("of what can be delivered", "%"));
-    let curve = |(scheme, courses): &(Scheme, Vec<Course>)| {
-        let points = (0..END as u64).filter_map(|second| {
-            let window = courses[0].between(second as f64, second as f64 + 1.0)?;
-            Some(Point::new(second as f64 + 0.5, Estimate::from(100.0 * window.of_limit)))
-        });
-        Series::new(name(*scheme), Style::Curve, points.collect::<Vec<_>>())
-    };
-    tried.by_scheme.iter().map(curve).fold(plot, Plot::with)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::missing;
 use bentpipe_lab::statistics::jain_index;
 use bentpipe_lab::trial::{Flow, Trial};
-use bentpipe_link::OutageTrace;
+use bentpipe_link::{LeoHandovers, LinkConfig, OutageTrace, RainFront};
 use bentpipe_testbed::with_timing_retries;
 use bentpipe_units::Rate;
 
@@ -100,5 +100,40 @@ fn a_train_between_tunnels_has_most_of_the_clear_sky() {
         println!("{:.3} of the limit in {:.2} of the time", measured.of_limit(), measured.clear_sky);
         assert!((0.6..0.8).contains(&measured.clear_sky), "{}", measured.clear_sky);
         assert!(measured.of_limit() > 0.7, "{}", measured.of_limit());
+    });
+}
+
+/// A download without a configured rate over a link that varies: its share of what could be delivered from
+/// the fifth second on.
+fn of_varying_limit(link: LinkConfig, seconds: f64) -> f64 {
+    let rate = link.forward.highest_rate().unwrap();
+    let rtt = link.forward.delay + link.reverse.delay;
+    let trial = Trial {
+        configured: None,
+        lasts: Duration::from_secs_f64(seconds),
+        link: Some(link),
+        ..Trial::of_a_minute(rate, rtt, 0.0, "explicit", 1)
+    };
+    let window = trial.run().unwrap().course.between(5.0, seconds - 0.5).unwrap();
+    println!("{:.3} of the limit, {:.3} s", window.of_limit, window.queue_95_s);
+    window.of_limit
+}
+
+#[test]
+fn a_leg_without_a_rate_follows_handovers_and_rain() {
+    if missing() {
+        return;
+    }
+    let lasts = Duration::from_secs(25);
+    let leo = LeoHandovers { forward: [8, 16].map(Rate::mbps), ..LeoHandovers::default() };
+    let rain = RainFront { time_compression: 30.0, ..RainFront::default() };
+    with_timing_retries(|| {
+        let share = of_varying_limit(leo.link(3, lasts), 25.0);
+        // What a gap has held back may arrive in the window, so that it can be a little above one.
+        assert!((0.6..1.1).contains(&share), "{share}");
+    });
+    with_timing_retries(|| {
+        let share = of_varying_limit(rain.link(3, lasts), 25.0);
+        assert!((0.5..1.1).contains(&share), "{share}");
     });
 }

@@ -35,8 +35,8 @@ pub(crate) use outage::Outages;
 pub use outage::{OutageTrace, TraceError};
 pub(crate) use packet_errors::{PacketErrors, VaryingPacketErrors};
 use reorder::Reorder;
-pub(crate) use trace::TraceBuilder;
 pub use trace::{LinkTrace, LinkTraceError};
+pub(crate) use trace::{Steps, TraceBuilder};
 pub(crate) use transmitter::Transmitter;
 pub(crate) use varying_transmitter::VaryingTransmitter;
 

@@ -30,7 +30,8 @@ impl Effect for PacketErrors {
     }
 }
 
-/// The same with a probability that changes with time.
+/// The same with a probability that changes with time. While it is one, the link is down: such a loss counts
+/// as an outage.
 #[derive(Debug)]
 pub(crate) struct VaryingPacketErrors {
     error_rates: Steps<Probability>,
@@ -46,8 +47,31 @@ impl VaryingPacketErrors {
 impl Effect for VaryingPacketErrors {
     /// Takes one draw.
     fn apply(&mut self, packet: &mut Transit) {
-        if self.random.happens(self.error_rates.at(packet.departure.as_nanos())) {
-            packet.lose(Cause::PacketError);
+        let per = self.error_rates.at(packet.departure.as_nanos());
+        if self.random.happens(per) {
+            packet.lose(if per.get() < 1.0 { Cause::PacketError } else { Cause::Outage });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bentpipe_units::Time;
+
+    use super::*;
+
+    #[test]
+    fn what_is_lost_while_all_is_lost_is_lost_to_an_outage() {
+        let steps = [(Time::from_nanos(10), 1.0), (Time::from_nanos(20), 0.5)];
+        let steps = steps.map(|(at, per)| (at, Probability::new(per).unwrap()));
+        let mut errors = VaryingPacketErrors::new(Steps::new(Probability::ZERO, &steps, None), 1);
+        let mut loss = |nanos| {
+            let mut packet = Transit::new(Time::from_nanos(nanos), 1500);
+            errors.apply(&mut packet);
+            packet.loss()
+        };
+        assert_eq!([5, 10, 19].map(&mut loss), [None, Some(Cause::Outage), Some(Cause::Outage)]);
+        let later: Vec<_> = (20..120).filter_map(loss).collect();
+        assert!((25..75).contains(&later.len()) && later.iter().all(|cause| *cause == Cause::PacketError));
     }
 }

@@ -21,19 +21,19 @@ const STEP_MS: i64 = 250;
 
 /// A low-orbit link whose terminal is handed over to another satellite at the end of each slot of time.
 ///
-/// In a slot the satellite passes on its orbit, so that the delay changes smoothly, and the rate varies around
-/// the slot's own mean. At the handover everything is another satellite's: delay and rate jump. Nothing is
-/// sent for a moment, and packets around it are lost in a burst. Both directions have the same satellite, so
-/// the same delays, interruptions and bursts, and rates of their own.
+/// In a slot the satellite passes on its orbit, so that the delay changes smoothly, and the rate varies
+/// around the slot's own mean. At the handover everything is another satellite's: delay and rate jump.
+/// Nothing is sent for a moment, and packets around it are lost in a burst. Both directions have the same
+/// satellite, so the same delays, interruptions and bursts, and rates of their own.
 ///
-/// The defaults are those of Starlink as published; the draws between the ends of a range are uniform, which is
-/// ours. The jitter of its medium access within milliseconds is not modelled.
+/// The defaults are those of Starlink as published; the draws between the ends of a range are uniform, which
+/// is ours. The jitter of its medium access within milliseconds is not modelled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeoHandovers {
     /// Time from handover to handover: 15 s, at the same seconds for all terminals (Tanveer et al., "Making
-    /// Sense of Constellations", 2023; Mohan et al., "A Multifaceted Look at Starlink Performance", WWW 2024).
-    /// The first handover of a trace is at a random moment of the first slot. Whole milliseconds, at least one
-    /// second.
+    /// Sense of Constellations", 2023; Mohan et al., "A Multifaceted Look at Starlink Performance", WWW
+    /// 2024). The first handover of a trace is at a random moment of the first slot. Whole milliseconds, at
+    /// least one second.
     pub slot: Duration,
     /// Height of the orbit, kilometres: the first shell of Starlink, 550 km.
     pub altitude_km: f64,
@@ -43,30 +43,31 @@ pub struct LeoHandovers {
     /// The part of the one-way delay that is not the way to the satellite and down to the gateway: medium
     /// access and the way to the point of presence. Another one in each slot.
     ///
-    /// With 8 to 35 ms round trips are 23 to 85 ms. Michel et al., "A First Look at Starlink Performance" (IMC
-    /// 2022), measured 20 ms at the least, with the middle half from 40 to 60 ms; Huston, "A transport
+    /// With 8 to 35 ms round trips are 23 to 85 ms. Michel et al., "A First Look at Starlink Performance"
+    /// (IMC 2022), measured 20 ms at the least, with the middle half from 40 to 60 ms; Huston, "A transport
     /// protocol's view of Starlink" (2024), saw minima change every 15 s, once from 30 to 80 ms.
     pub access: [Duration; 2],
-    /// The mean rates of slots to the terminal.
+    /// The mean rates of slots to the terminal: 20 to 140 Mbit/s, ours.
     ///
-    /// 20 to 140 Mbit/s are ours for a terminal with a middle share of its cell: Michel et al. measured a
-    /// median of 178 Mbit/s, Mohan et al. 50 to 100 Mbit/s as the medians of most countries, and Lai et al.,
-    /// "LeoCC" (SIGCOMM 2025), changes between 10 and 70 Mbit/s within tens of seconds.
+    /// Lai et al., "LeoCC" (SIGCOMM 2025), report changes between 10 and 70 Mbit/s within tens of seconds;
+    /// Ookla's speed tests in Maine in late 2024 have 23, 117 and 251 Mbit/s as 10th percentile, median and
+    /// 90th percentile.
     pub forward: [Rate; 2],
-    /// The mean rates of slots from the terminal: 4 to 20 Mbit/s (Mohan et al.: medians from 4 to 12 Mbit/s;
-    /// Michel et al.: 17 Mbit/s).
+    /// The mean rates of slots from the terminal: 4 to 20 Mbit/s, ours; the same speed tests have 7, 18 and
+    /// 27 Mbit/s.
     pub reverse: [Rate; 2],
     /// Standard deviation of the rate within a slot, as a part of the slot's mean: 0.08, ours.
     pub variation: f64,
     /// The time after which that is correlated by 1/e: 3 s, ours.
     pub correlation: Duration,
-    /// How long nothing is sent at a handover: 20 to 100 ms, ours. Huston saw round trips longer by 30 ms then.
+    /// How long nothing is sent at a handover: 20 to 100 ms, ours. Huston saw round trips longer by 30 ms
+    /// then.
     pub interruption: [Duration; 2],
     /// How long a burst of losses begins before the handover, and how long after it it ends: 150 and 350 ms,
     /// ours.
     pub burst: [Duration; 2],
-    /// The packet error rate in a burst: 1 to 12%, so that the second around it loses the 0.5 to 6% of a second
-    /// that Lai et al. measured.
+    /// The packet error rate in a burst: 1 to 12%, so that the second around it loses the 0.5 to 6% of a
+    /// second that Lai et al. measured.
     pub burst_per: [f64; 2],
     /// The packet error rate else, to the terminal and from it: 0.01% and 0.2%, the values with which
     /// LeoReplayer (Lai et al.) reproduces what was measured.
@@ -109,7 +110,7 @@ impl LeoHandovers {
             let trace = self.changes(&passes, rates, per, seed);
             DirectionConfig {
                 rate: Some(rates[1]),
-                delay: self.access[1],
+                delay: self.middle_delay(),
                 trace: trace.repeating(Duration::from_millis((slots * slot_ms) as u64)),
                 ..DirectionConfig::default()
             }
@@ -118,6 +119,12 @@ impl LeoHandovers {
             forward: direction(self.forward, self.per[0], forward_seed),
             reverse: direction(self.reverse, self.per[1], reverse_seed),
         }
+    }
+
+    /// The one-way delay of a satellite straight above, with the middle of the other delays.
+    fn middle_delay(&self) -> Duration {
+        let [low, high] = self.access;
+        (low + high) / 2 + Duration::from_secs_f64(2.0 * self.altitude_km / LIGHT_KM_S)
     }
 
     /// Draws the pass of a slot that begins then.
@@ -165,8 +172,8 @@ impl LeoHandovers {
         trace
     }
 
-    /// The one-way delay so many milliseconds after the beginning of a pass, seconds. The gateway is taken to be
-    /// as far from the satellite as the terminal.
+    /// The one-way delay so many milliseconds after the beginning of a pass, seconds. The gateway is taken to
+    /// be as far from the satellite as the terminal.
     fn delay_s(&self, pass: &Pass, step_ms: i64) -> f64 {
         let along = pass.along + self.angular_speed() * step_ms as f64 / 1e3;
         let orbit = EARTH_KM + self.altitude_km;

@@ -1,6 +1,11 @@
 //! Links with a name.
 
+mod aircraft;
 mod leo;
+mod manoeuvres;
+mod modcod;
+mod rain;
+mod ship;
 mod variation;
 
 use std::fmt;
@@ -9,7 +14,10 @@ use std::time::Duration;
 
 use bentpipe_units::{Probability, Rate};
 
+pub use aircraft::Aircraft;
 pub use leo::LeoHandovers;
+pub use rain::RainFront;
+pub use ship::Ship;
 
 use crate::{DirectionConfig, LinkConfig, OutageTrace};
 
@@ -36,6 +44,13 @@ pub enum Profile {
     Leo,
     /// Low Earth orbit with another satellite every 15 s: [`LeoHandovers`], of a seed.
     LeoHandovers,
+    /// DVB-S2 with adaptive coding and modulation, and rain fronts above the terminal: [`RainFront`], of a
+    /// seed.
+    RainFront,
+    /// An aircraft that banks in turns: [`Aircraft`](crate::Aircraft), of a seed.
+    Aircraft,
+    /// A ship whose mast comes before the satellite: [`Ship`](crate::Ship), of a seed.
+    Ship,
     /// A train under a geostationary satellite: [`Geo`](Self::Geo) with PER 1% and the tunnels of a railway.
     ///
     /// The case of PSATS09 §5: the line from Bologna to Florence at 120 km/h, 33 tunnels in a journey of 48
@@ -52,8 +67,16 @@ const TRAIN_SPEED_KMH: f64 = 120.0;
 
 impl Profile {
     /// Every profile, from the simplest to the hardest.
-    pub const ALL: [Profile; 5] =
-        [Profile::Geo, Profile::Meo, Profile::Leo, Profile::LeoHandovers, Profile::Train];
+    pub const ALL: [Profile; 8] = [
+        Profile::Geo,
+        Profile::Meo,
+        Profile::Leo,
+        Profile::LeoHandovers,
+        Profile::RainFront,
+        Profile::Aircraft,
+        Profile::Ship,
+        Profile::Train,
+    ];
 
     /// The link that the profile stands for; of those that are made of a seed, one for an hour.
     pub fn config(self) -> LinkConfig {
@@ -62,14 +85,20 @@ impl Profile {
 
     /// Whether its links are made of a seed.
     pub fn is_generated(self) -> bool {
-        matches!(self, Profile::LeoHandovers)
+        match self {
+            Profile::Geo | Profile::Meo | Profile::Leo | Profile::Train => false,
+            Profile::LeoHandovers | Profile::RainFront | Profile::Aircraft | Profile::Ship => true,
+        }
     }
 
-    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer one
-    /// begins as a shorter one does. A profile that [is not generated](Self::is_generated) has one link.
+    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer
+    /// one begins as a shorter one does. A profile that [is not generated](Self::is_generated) has one link.
     pub fn generate(self, seed: u64, lasts: Duration) -> LinkConfig {
         match self {
             Profile::LeoHandovers => LeoHandovers::default().link(seed, lasts),
+            Profile::RainFront => RainFront::default().link(seed, lasts),
+            Profile::Aircraft => Aircraft::default().link(seed, lasts),
+            Profile::Ship => Ship::default().link(seed, lasts),
             Profile::Geo => LinkConfig::symmetric(direction(10, 300)),
             Profile::Meo => LinkConfig::symmetric(direction(50, 65)),
             Profile::Leo => LinkConfig { forward: direction(100, 20), reverse: direction(20, 20) },
@@ -84,7 +113,16 @@ impl Profile {
             Profile::Meo => "medium Earth orbit: 50 Mbit/s, RTT 130 ms",
             Profile::Leo => "low Earth orbit: 100 Mbit/s down, 20 Mbit/s up, RTT 40 ms",
             Profile::LeoHandovers => {
-                "low Earth orbit, another satellite every 15 s: delay and rate jump, a short interruption, lost packets"
+                "low Earth orbit, another satellite every 15 s: other delay and rate, a pause, losses"
+            }
+            Profile::RainFront => {
+                "geostationary, DVB-S2 with adaptive coding: rain lets the rate fall and rise in steps"
+            }
+            Profile::Aircraft => {
+                "an aircraft below a geostationary satellite: its wing shadows the antenna in turns"
+            }
+            Profile::Ship => {
+                "a ship below a geostationary satellite: on some courses its mast blocks the view"
             }
             Profile::Train => {
                 "a train at 120 km/h below a geostationary satellite: geo, PER 1%, 33 tunnels in 48 minutes"
@@ -98,6 +136,9 @@ impl Profile {
             Profile::Meo => "meo",
             Profile::Leo => "leo",
             Profile::LeoHandovers => "leo-handovers",
+            Profile::RainFront => "rain-front",
+            Profile::Aircraft => "aircraft",
+            Profile::Ship => "ship",
             Profile::Train => "train",
         }
     }
@@ -128,7 +169,10 @@ impl fmt::Display for Profile {
 
 /// A name that no profile has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not a link profile: choose geo, meo, leo, leo-handovers or train")]
+#[error(
+    "\"{0}\" is not a link profile: choose geo, meo, leo, leo-handovers, rain-front, aircraft, ship or \
+         train"
+)]
 pub struct UnknownProfile(String);
 
 impl FromStr for Profile {

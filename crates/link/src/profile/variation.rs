@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::random::Bernoulli;
 
-/// A Gauss–Markov process of mean zero and variance one in steps of time: what ITU-R P.1853 calls a first-order
-/// low-pass filter of white noise.
+/// A Gauss–Markov process of mean zero and variance one in steps of time: what ITU-R P.1853 calls a
+/// first-order low-pass filter of white noise.
 #[derive(Debug, Clone)]
 pub(super) struct Variation {
     /// The correlation from step to step.

@@ -7,4 +7,5 @@ mod arq;
 mod delayed_dup_ack;
 mod fates;
 mod ip_packet;
+mod profiles;
 mod statistics;

@@ -1,7 +1,6 @@
 //! `[[link]]`: what happens to packets between two nodes.
 
 use std::num::NonZeroU32;
-use std::path::Path;
 
 use bentpipe_config::{InTable, Name, Off, Or, Plain, Problem, SpanFrom, Whole, Written};
 use bentpipe_link::{DirectionConfig, Encapsulation, Frame, GilbertElliott, Impairments, LinkConfig};
@@ -12,7 +11,7 @@ use super::link_ends::{Arq, DelayedDupAcks, LinkView, Snoop, Xcp, link_ends};
 use super::outages::Outages;
 use super::route::Topology;
 use super::sharing::{Explicit, shared};
-use super::trace::Trace;
+use super::trace::{Origin, Trace};
 use super::{Bdp, Unlimited, overlay};
 use crate::scenario::LinkSpec;
 
@@ -104,8 +103,8 @@ struct OwnKeys {
 }
 
 impl Link {
-    /// The checked link, whose nodes are added to the topology; `directory` is where its outage files are.
-    pub(super) fn read(self, topology: &mut Topology, directory: &Path) -> Result<LinkSpec, Problem> {
+    /// The checked link, whose nodes are added to the topology; `origin` has its outages and traces.
+    pub(super) fn read(self, topology: &mut Topology, origin: Origin<'_>) -> Result<LinkSpec, Problem> {
         let wrong = |why| Err(Problem::of("between", why));
         let between = match &self.between[..] {
             [from, to] if from != to => [&**from, &**to],
@@ -128,11 +127,7 @@ impl Link {
             duplicate,
             corrupt,
         };
-        let forward = forward.over(DirectionConfig::default(), directory)?;
-        let reverse = match self.reverse {
-            Some(reverse) => reverse.over(forward.clone(), directory).inside("reverse")?,
-            None => forward.clone(),
-        };
+        let LinkConfig { forward, reverse } = directions(forward, self.reverse, origin)?;
         for (direction, name) in [(&forward, "it"), (&reverse, "its reverse")] {
             if direction.highest_rate().is_none() && direction.delay.is_zero() {
                 return Err(Problem::new(format!(
@@ -154,9 +149,34 @@ impl Link {
     }
 }
 
+/// Both directions: the reverse one is as the forward one where it has no keys of its own. A profile knows
+/// both by itself.
+fn directions(
+    mut forward: Direction,
+    reverse: Option<Direction>,
+    origin: Origin<'_>,
+) -> Result<LinkConfig, Problem> {
+    let base = forward.trace.take().map_or(Ok(LinkConfig::default()), |trace| trace.read(origin));
+    let base = base.inside("trace")?;
+    let (has_rate, has_delay) = (forward.rate.is_some(), forward.delay.is_some());
+    let forward = forward.over(base.forward, origin)?;
+    let mut config = LinkConfig { reverse: forward.clone(), forward };
+    config.reverse.trace = base.reverse.trace;
+    if !has_rate {
+        config.reverse.rate = base.reverse.rate;
+    }
+    if !has_delay {
+        config.reverse.delay = base.reverse.delay;
+    }
+    if let Some(reverse) = reverse {
+        config.reverse = reverse.over(config.reverse, origin).inside("reverse")?;
+    }
+    Ok(config)
+}
+
 impl Direction {
     /// Its values, and those of `base` where a key is missing.
-    fn over(self, base: DirectionConfig, directory: &Path) -> Result<DirectionConfig, Problem> {
+    fn over(self, base: DirectionConfig, origin: Origin<'_>) -> Result<DirectionConfig, Problem> {
         let mut direction = base;
         overlay!(self => direction; rate delay per queue gilbert_elliott encapsulation);
         let impairments = &mut direction.impairments;
@@ -165,10 +185,11 @@ impl Direction {
             impairments.reorder_by = Impairments::DEFAULT_REORDER_BY;
         }
         if let Some(outages) = self.outages {
-            direction.outages = outages.read(directory).inside("outages")?;
+            direction.outages = outages.read(origin.directory).inside("outages")?;
         }
+        // The forward direction's has been read with that of the link.
         if let Some(trace) = self.trace {
-            direction.trace = trace.read(directory).inside("trace")?;
+            direction.trace = trace.read(origin).inside("trace")?.reverse.trace;
         }
         Ok(direction)
     }

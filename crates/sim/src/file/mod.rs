@@ -40,6 +40,7 @@ use flow::{Flow, FlowGroup, Surroundings};
 use link::Link;
 use route::Topology;
 use tcp::{Named, Tcp};
+use trace::Origin;
 
 /// How often variables are sampled where the scenario does not say.
 pub const DEFAULT_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
@@ -187,7 +188,7 @@ impl Source {
 
     fn scenario(&self, file: File) -> Result<Scenario, Vec<Problem>> {
         let duration = file.duration.get();
-        let (topology, links) = read_links(file.link, &self.directory)?;
+        let (topology, links) = read_links(file.link, Origin { directory: &self.directory, duration })?;
         let tcp = Named::read(&file.tcp).inside("tcp").map_err(|problem| vec![problem])?;
         let surroundings = Surroundings { topology: &topology, tcp: &tcp, duration };
         Ok(Scenario {
@@ -230,7 +231,7 @@ fn mentions(node: &Node, name: &str) -> bool {
 }
 
 /// The links, and the topology that they make.
-fn read_links(links: Vec<Link>, directory: &Path) -> Result<(Topology, Vec<LinkSpec>), Vec<Problem>> {
+fn read_links(links: Vec<Link>, origin: Origin<'_>) -> Result<(Topology, Vec<LinkSpec>), Vec<Problem>> {
     if links.is_empty() {
         let message = "there is no link: add a section [[link]] with name, between, rate and delay";
         return Err(vec![Problem::new(message)]);
@@ -243,7 +244,7 @@ fn read_links(links: Vec<Link>, directory: &Path) -> Result<(Topology, Vec<LinkS
     let mut specs: Vec<LinkSpec> = Vec::with_capacity(links.len());
     let mut problems = Vec::new();
     for (index, link) in links.into_iter().enumerate() {
-        match add_link(link, &mut topology, &specs, directory).inside(index).inside("link") {
+        match add_link(link, &mut topology, &specs, origin).inside(index).inside("link") {
             Ok(spec) => specs.push(spec),
             Err(problem) => problems.push(problem),
         }
@@ -255,9 +256,9 @@ fn add_link(
     link: Link,
     topology: &mut Topology,
     earlier: &[LinkSpec],
-    directory: &Path,
+    origin: Origin<'_>,
 ) -> Result<LinkSpec, Problem> {
-    let spec = link.read(topology, directory)?;
+    let spec = link.read(topology, origin)?;
     let name = &spec.name;
     if earlier.iter().any(|link| link.name == *name) {
         return Err(Problem::new(format!("two links are called {name}: give each its own name")));

@@ -525,6 +525,20 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "link.sat.outages.speed_kmh: -5 is not a number above 0",
     ),
     (
+        "outages = [{",
+        "trace = { profile = \"geo\" }",
+        "link.sat.trace.profile: there is no geo; there is leo-handovers, rain-front, aircraft, ship",
+    ),
+    ("outages = [{", "trace = { profile = \"ship\", seed = -1 }", "link.sat.trace.seed: -1 is not"),
+    ("outages = [{", "trace = { seed = 1 }", "link.sat.trace.seed: it belongs to a profile"),
+    ("outages = [{", "trace = { file = \"none.csv\" }", "link.sat.trace.file: cannot read dir/none.csv"),
+    (
+        "outages = [{",
+        "trace = { file = \"x\", delays = \"y\" }",
+        "link.sat.trace.delays: it belongs to mahimahi",
+    ),
+    ("outages = [{", "trace = { file = \"x\", profile = \"ship\" }", "link.sat.trace: write one of file = "),
+    (
         "encapsulation = \"dvb",
         "encapsulation = \"atm\"",
         "link.sat.encapsulation: \"atm\" is not accepted: choose none, dvb-mpe or aal5-atm",

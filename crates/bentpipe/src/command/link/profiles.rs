@@ -24,9 +24,14 @@ pub(super) fn list() -> String {
             Cell::text(outages(down)),
         ]);
     }
-    let summaries = Profile::ALL.map(|profile| format!("{profile:<6} {}\n", profile.summary()));
-    format!("{}\n{}", table.to_text(), summaries.concat())
+    let summaries = Profile::ALL.map(|profile| format!("{profile:<13} {}\n", profile.summary()));
+    format!("{}\n{}\n{VARY}", table.to_text(), summaries.concat())
 }
+
+const VARY: &str = "\
+leo-handovers, rain-front, aircraft and ship are made of --seed: other seeds, other links. Their nominal
+rate and delay are in the table; --print-trace down has what changes.
+";
 
 fn rate(direction: &DirectionConfig) -> String {
     direction.rate.map_or_else(|| "unlimited".to_owned(), |rate| rate.to_string())

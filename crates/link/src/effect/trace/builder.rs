@@ -9,8 +9,8 @@ use super::LinkTrace;
 /// Collects the changes of a direction. Times are milliseconds and never decrease within a column; what lies
 /// before the beginning is where the trace begins.
 ///
-/// Values are rounded to what their text holds without loss and no measurement resolves: the rate to 1 kbit/s,
-/// the delay to 1 µs, the packet error rate to 10⁻⁷.
+/// Values are rounded to what their text holds without loss and no measurement resolves: the rate to 1
+/// kbit/s, the delay to 1 µs, the packet error rate to 10⁻⁷.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TraceBuilder(LinkTrace);
 

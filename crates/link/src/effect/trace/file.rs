@@ -13,7 +13,7 @@ use crate::effect::csv_lines::records;
 /// A link trace that could not be read: what is wrong, in which line and column, and what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct LinkTraceError(String);
+pub struct LinkTraceError(pub(super) String);
 
 const HEADER: &str = "at_s,rate,delay,per";
 const REPEAT: &str = "repeat";

@@ -2,6 +2,7 @@
 
 mod builder;
 mod file;
+mod leoreplayer;
 mod steps;
 
 use std::time::Duration;
@@ -31,8 +32,9 @@ impl LinkTrace {
     /// then one line for each change, in the order of time.
     ///
     /// Values are written as everywhere (`10Mbit/s`, `300ms`, `1%`); the rate `0` is a pause, and an empty
-    /// field changes nothing. Times are seconds between 0 and 10⁹. A last line `SECONDS,repeat` makes the trace
-    /// begin anew then. Blank lines and lines that begin with `#` are ignored.
+    /// field changes nothing. Times are seconds between 0 and 10⁹. A last line `SECONDS,repeat` makes the
+    /// trace begin anew then. Blank lines and lines that begin with `#` are ignored. While `per` is 100%, the
+    /// link is down, and losses count as those of an outage.
     ///
     /// # Errors
     /// What is not as described, with its line and column; a rate that ends with a pause for ever.
@@ -51,6 +53,36 @@ impl LinkTrace {
     /// A line that is no number, or less than the one before it.
     pub fn from_mahimahi(text: &str) -> Result<Self, LinkTraceError> {
         file::read_mahimahi(text)
+    }
+
+    /// Adds the delays of LeoReplayer (Lai et al., "LeoCC", SIGCOMM 2025), which replays records of Starlink:
+    /// a line for each 10 ms, with the one-way delay in milliseconds. Its rates are those of mahimahi, of
+    /// which this is the trace.
+    ///
+    /// The trace begins anew after its last rate, as before. Delays that end earlier begin anew then, as they
+    /// do in LeoReplayer; those that last longer are cut, where LeoReplayer lets both begin anew by
+    /// themselves. It lets packets overtake each other when the delay becomes shorter; here they stay in
+    /// order.
+    ///
+    /// # Errors
+    /// A line that is no delay; a text without any.
+    pub fn with_leoreplayer_delays(self, text: &str) -> Result<Self, LinkTraceError> {
+        leoreplayer::add_delays(self, text)
+    }
+
+    /// Without its rates, so that the direction's own holds.
+    pub fn without_rates(self) -> Self {
+        Self { rates: Vec::new(), ..self }
+    }
+
+    /// Without its delays, so that the direction's own holds.
+    pub fn without_delays(self) -> Self {
+        Self { delays: Vec::new(), ..self }
+    }
+
+    /// Without its packet error rates, so that the direction's own holds.
+    pub fn without_error_rates(self) -> Self {
+        Self { error_rates: Vec::new(), ..self }
     }
 
     /// Writes it as [`from_csv`](Self::from_csv) reads it: a line for each time at which something changes.

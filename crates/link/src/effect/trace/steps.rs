@@ -36,8 +36,8 @@ impl<T: Copy> Steps<T> {
         self.round.saturating_add(self.steps[self.index].0)
     }
 
-    /// When the current step ends; `None` if it is the last one.
-    fn end(&self) -> Option<u64> {
+    /// When the current step ends, nanoseconds; `None` if it is the last one.
+    pub(crate) fn end(&self) -> Option<u64> {
         let next = self.steps.get(self.index + 1).map(|step| step.0);
         Some(self.round.saturating_add(next.or(self.period)?))
     }

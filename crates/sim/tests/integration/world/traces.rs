@@ -1,8 +1,11 @@
 //! Transfers over links that vary.
 
+use std::time::Duration;
+
+use bentpipe_link::Profile;
 use bentpipe_sim::file::Source;
 use bentpipe_sim::scenario::Scenario;
-use bentpipe_units::Time;
+use bentpipe_units::{Rate, Time};
 
 use crate::world::go;
 
@@ -59,5 +62,48 @@ fn a_trace_that_cannot_be_read_is_named_with_its_line() {
     let error = load("mahimahi", "5\n4\n").unwrap_err();
     assert!(error.contains("less than the line before it"), "{error}");
     let error = load("file = \"trace\", mahimahi", "").unwrap_err();
-    assert!(error.contains("either file"), "{error}");
+    assert!(error.contains("write one of file"), "{error}");
+}
+
+/// The scenario over a profile instead of a file.
+fn with_profile(table: &str, settings: &[&str]) -> Result<Scenario, String> {
+    let text = SCENARIO.replace("delay = \"10ms\"\n", "").replace("{ KIND = \"trace\" }", table);
+    let text = text.replace("[link.reverse]\nrate = \"10Mbit/s\"\n", "");
+    let settings: Vec<_> = settings.iter().map(|setting| setting.parse().unwrap()).collect();
+    let source = Source::parse("scenario.toml", &text).map_err(|error| error.to_string())?;
+    source.with(&settings).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_profile_is_made_for_as_long_as_the_run_and_knows_both_directions() {
+    for duration in [60, 600] {
+        let setting = format!("duration={duration}s");
+        let profile = "{ profile = \"leo-handovers\", seed = 3 }";
+        let scenario = with_profile(profile, &[&setting]).unwrap();
+        let made = Profile::LeoHandovers.generate(3, Duration::from_secs(duration));
+        assert_eq!(scenario.links[0].config, made);
+        assert_ne!(made.forward.trace, made.reverse.trace);
+        let scenario = with_profile(profile, &[&setting, "link.satellite.rate=9Mbit/s"]).unwrap();
+        let config = &scenario.links[0].config;
+        assert_eq!(
+            [config.forward.rate, config.reverse.rate],
+            [Some(Rate::mbps(9)); 2],
+            "where it says nothing"
+        );
+        assert_eq!(config.reverse.trace, made.reverse.trace);
+    }
+}
+
+#[test]
+fn a_download_has_less_over_each_profile_than_it_carries_and_much_of_it() {
+    // The share that Reno has: losses at handovers and in rain halve its window, outages end it for a while.
+    for (profile, least) in [("leo-handovers", 0.1), ("rain-front", 0.5), ("aircraft", 0.02), ("ship", 0.02)]
+    {
+        let table = format!("{{ profile = \"{profile}\", seed = 5 }}");
+        let scenario = with_profile(&table, &["duration=120s"]).unwrap();
+        let direction = &scenario.links[0].config.forward;
+        let capacity = direction.trace.capacity(direction.rate, Time::ZERO + scenario.duration).unwrap();
+        let share = go(&scenario, 1).flows[0].bytes as f64 / (capacity as f64 * 1448.0 / 1500.0);
+        assert!((least..1.0).contains(&share), "{profile}: {share}");
+    }
 }

@@ -1,0 +1,65 @@
+//! Downloads through rain fronts, with adaptive coding and modulation.
+
+use std::time::Duration;
+
+use bentpipe_link::RainFront;
+
+use super::Experiment;
+use super::varying::{Study, VaryingLink};
+
+pub(super) const RAIN_FADE: Experiment = Experiment {
+    name: "rain-fade",
+    title: "Explicit rates below rain fronts, eight times as fast as real ones, where nobody knows the rate",
+    source: "ours",
+    seeds: 1,
+    run: |lab| study(DRAWN).virtual_time(lab),
+    on_kernel: Some((1, |lab| study(DRAWN).kernel(lab))),
+};
+
+/// How many fronts are drawn.
+const DRAWN: u64 = 20;
+/// How long a download lasts, seconds.
+const LASTS: f64 = 75.0;
+/// Eight minutes of weather in one.
+const TIME_COMPRESSION: f64 = 8.0;
+/// How long the sky is clear, and how long the attenuation rises, stays and falls, seconds; before
+/// compression.
+const TIMES: [[u64; 2]; 4] = [[90, 120], [120, 240], [60, 120], [120, 240]];
+
+fn study(drawn: u64) -> Study {
+    let lasts = Duration::from_secs_f64(LASTS);
+    let fixed = RainFront {
+        peak_db: [8.0; 2],
+        times: TIMES.map(|[low, high]| [Duration::from_secs((low + high) / 2); 2]),
+        ..drawn_front()
+    };
+    let fixed = VaryingLink { name: "fixed".into(), config: fixed.link(0, lasts) };
+    let front = drawn_front();
+    let drawn =
+        (1..=drawn).map(|seed| VaryingLink { name: format!("seed {seed}"), config: front.link(seed, lasts) });
+    Study { link: ["front", "fronts"], links: std::iter::once(fixed).chain(drawn).collect(), lasts: LASTS }
+}
+
+fn drawn_front() -> RainFront {
+    RainFront {
+        time_compression: TIME_COMPRESSION,
+        times: TIMES.map(|range| range.map(Duration::from_secs)),
+        ..RainFront::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{Lab, Progress};
+    use crate::results::Seeds;
+
+    #[test]
+    fn in_virtual_time_a_leg_that_is_told_nothing_has_what_one_that_is_told_has() {
+        let lab = Lab { seeds: Seeds { first: 1, count: 1 }, progress: &Progress::default() };
+        let output = study(1).virtual_time(&lab).unwrap();
+        assert_eq!(output.tables[0].content.rows().len(), 2);
+        assert_eq!(output.verdicts.len(), 3);
+        assert!(output.verdicts[2].agrees, "{:#?}", output.verdicts);
+    }
+}
