@@ -75,6 +75,7 @@ window_scaling = true
 timestamps = false
 sack = false
 delayed_ack = "off"
+ack_every = 8
 limited_transmit = false
 proportional_rate_reduction = false
 nagle = false
@@ -410,6 +411,7 @@ fn every_key_of_tcp_is_read_over_its_base() {
     assert_eq!(switches, [true, false, false, false, false]);
     assert_eq!([sender.nagle, sender.restart_after_idle], [false, false]);
     assert_eq!((sender.delayed_ack, sender.byte_counting_limit, sender.retries), (None, None, None));
+    assert_eq!(sender.ack_every, 8);
     assert_eq!((sender.rto.initial, sender.rto.min), (Duration::from_secs(3), Duration::from_secs(1)));
     assert_eq!(
         (sender.rto.max, sender.rto.granularity),
