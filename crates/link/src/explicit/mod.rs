@@ -18,16 +18,17 @@
 //! All rates are in bytes per second on the wire, that is with the headers of IP and TCP.
 
 mod capacity;
+mod id_map;
 mod max_min;
 mod round;
 mod train;
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
 use capacity::{Capacity, Observation};
+pub use id_map::{IdHasher, IdMap};
 use max_min::Claim;
 use round::Round;
 use train::Trains;
@@ -156,7 +157,7 @@ pub struct RateAllocator {
     began: bool,
     /// Since when there is no connection with data in flight, until the capacity became a memory.
     idle_since: Option<Time>,
-    flows: HashMap<u64, SenderState>,
+    flows: IdMap<SenderState>,
     last_tick: Option<Time>,
     /// When data last arrived, or nothing was in flight.
     last_progress: Time,
@@ -224,7 +225,7 @@ impl RateAllocator {
             trains: Trains::default(),
             began: false,
             idle_since: None,
-            flows: HashMap::new(),
+            flows: IdMap::default(),
             last_tick: None,
             last_progress: Time::ZERO,
             return_delay: Duration::ZERO,
