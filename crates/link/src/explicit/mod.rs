@@ -20,6 +20,7 @@
 mod capacity;
 mod id_map;
 mod max_min;
+mod return_queue;
 mod round;
 mod train;
 
@@ -30,6 +31,7 @@ use bentpipe_units::{Rate, Time};
 use capacity::{Capacity, Observation};
 pub use id_map::{IdHasher, IdMap};
 use max_min::Claim;
+use return_queue::ReturnQueue;
 use round::Round;
 use train::Trains;
 
@@ -166,6 +168,7 @@ pub struct RateAllocator {
     /// By how much the delay of the return path has changed since the beginning, seconds. `return_delay`
     /// changes with the shortest round trip too.
     return_shift: f64,
+    return_queue: ReturnQueue,
     /// By how much the path has become longer, as shown by round trips that do not shrink with the queue.
     grown: Duration,
     /// Since when there is a standing queue.
@@ -230,6 +233,7 @@ impl RateAllocator {
             last_progress: Time::ZERO,
             return_delay: Duration::ZERO,
             return_shift: 0.0,
+            return_queue: ReturnQueue::default(),
             grown: Duration::ZERO,
             queued_since: None,
             initial_rate,
@@ -398,6 +402,7 @@ impl RateAllocator {
     /// Estimates round trip, queue and capacity of the link from the reports of the last round trip.
     fn observe(&mut self, now: Time, elapsed: Duration, reports: &[Report]) {
         self.measure_queues(now, reports);
+        self.return_queue.observe(now, self.estimate.rtt, self.return_delay);
         let wanted = self.claims.iter().any(Claim::is_greedy);
         let LinkEstimate { rtt, queue, .. } = self.estimate;
         self.queued_since = if queue > capacity::NOISE { self.queued_since.or(Some(now)) } else { None };
@@ -493,7 +498,9 @@ impl RateAllocator {
     }
 
     fn allocate(&mut self, now: Time, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
-        let usual = self.capacity.budget(self.queue_ahead(now));
+        let acknowledged = self.round.acknowledged(self.estimate.rtt);
+        let bound = self.return_queue.bound(acknowledged, self.capacity.bytes_per_second());
+        let usual = self.capacity.budget(self.queue_ahead(now)).min(bound);
         let budget = self.trains.rate(now, usual);
         self.claims.clear();
         self.claims.extend(reports.iter().filter_map(|report| {
