@@ -57,6 +57,8 @@ pub struct Trial {
     pub split: bool,
     /// That of the box at the terminal; `None`: there is none, and the client's own TCP faces the satellite.
     pub terminal: Option<String>,
+    /// `receive_buffer` of its satellite leg; `None`: the kernel's autotuning.
+    pub terminal_receive_buffer: Option<ByteCount>,
     /// A router of XCP behind the gateway, at its end of the link.
     pub router: Option<XcpConfig>,
     /// The downloads.
@@ -122,6 +124,7 @@ impl Trial {
             congestion: congestion.to_owned(),
             split: true,
             terminal: None,
+            terminal_receive_buffer: None,
             router: None,
             flows: vec![Flow::default()],
             bundles: None,
@@ -171,10 +174,10 @@ impl Trial {
         let receiver = topology.terminal.as_ref().unwrap_or(&topology.client);
         self.receiver.iter().try_for_each(|(key, value)| receiver.sysctl(key, value))?;
         let gateway =
-            (self.split || self.terminal.is_some()).then_some((&topology.gateway, &self.congestion));
-        let terminal = topology.terminal.as_ref().zip(self.terminal.as_ref());
+            (self.split || self.terminal.is_some()).then(|| (&topology.gateway, self.leg(&self.congestion)));
+        let terminal = topology.terminal.as_ref().zip(self.terminal_leg());
         let hosts = gateway.into_iter().chain(terminal);
-        let proxies = hosts.map(|(host, congestion)| Proxy::start(host, &self.proxy(congestion)));
+        let proxies = hosts.map(|(host, leg)| Proxy::start(host, &proxy(&leg)));
         let proxies = proxies.collect::<Result<_, _>>()?;
         Ok((topology, proxies))
     }
@@ -197,10 +200,6 @@ impl Trial {
         link
     }
 
-    fn proxy(&self, congestion: &str) -> Config {
-        Config::parse("the trial's configuration", &self.leg(congestion)).expect("it is made of valid values")
-    }
-
     /// The satellite leg, the same for the daemon and for a node.
     fn leg(&self, congestion: &str) -> String {
         let rate = self.configured.map(|rate| format!("rate = \"{rate}\"\n")).unwrap_or_default();
@@ -210,6 +209,11 @@ impl Trial {
              restart_within = \"1s\"\nsurvive_outage = \"25m\"\n",
             Span(self.rtt),
         )
+    }
+
+    fn terminal_leg(&self) -> Option<String> {
+        let buffer = self.terminal_receive_buffer.map(|bytes| format!("receive_buffer = \"{bytes}\"\n"));
+        Some(self.leg(self.terminal.as_ref()?) + &buffer.unwrap_or_default())
     }
 
     fn watch(
@@ -330,6 +334,10 @@ impl Trial {
         });
         down.sum()
     }
+}
+
+fn proxy(leg: &str) -> Config {
+    Config::parse("the trial's configuration", leg).expect("it is made of valid values")
 }
 
 /// The established connections of a host as ss(8) shows them.

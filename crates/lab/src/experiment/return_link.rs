@@ -43,13 +43,11 @@ const STARTED: u64 = 5;
 const OF_LIMIT: f64 = 0.9;
 const OF_BBR: f64 = 0.97;
 
-/// Settings of a terminal's kernel, with which it makes fewer acknowledgements: of duplicates one each 20 ms, and
-/// none for each segment because the receive buffer grows.
-const THINNING: [(&str, &str); 3] = [
-    ("net.ipv4.tcp_comp_sack_delay_ns", "20000000"),
-    ("net.ipv4.tcp_comp_sack_nr", "255"),
-    ("net.ipv4.tcp_rmem", "4096\t6000000\t6000000"),
-];
+/// Settings of a terminal's kernel, with which it makes fewer acknowledgements: of duplicates one each 20 ms.
+const THINNING: [(&str, &str); 2] =
+    [("net.ipv4.tcp_comp_sack_delay_ns", "20000000"), ("net.ipv4.tcp_comp_sack_nr", "255")];
+/// The receive buffer of a terminal, which does not grow, so that no segment is acknowledged because of it.
+const RECEIVE_BUFFER: ByteCount = ByteCount::new(6_000_000);
 
 /// The way back, and what differs besides.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -171,6 +169,7 @@ impl Link {
         Trial {
             split: scheme != Scheme::EndToEnd,
             terminal: two.then(|| congestion.to_owned()),
+            terminal_receive_buffer: (scheme == Scheme::TwoThinned).then_some(RECEIVE_BUFFER),
             way_back: Some(WayBack { filter, uploads, ..WayBack::new(rate, ByteCount::new(queue)) }),
             impairments: self.back.reordering().map(reordered).unwrap_or_default(),
             receiver: receiver.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),

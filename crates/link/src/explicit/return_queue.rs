@@ -18,8 +18,8 @@ const LONG: Duration = Duration::from_secs(1);
 /// The queue has drained at this part of that.
 const DRAINED: u32 = 8;
 /// While it drains, this part of what is acknowledged is sent, but no less than this part of the capacity.
-const SENT: (f64, f64) = (0.5, 0.125);
-/// A queue of our own is down to this part of its longest after two round trips through it.
+const SENT: (f64, f64) = (0.75, 0.125);
+/// A queue of our own is down to this part of its longest after three round trips through it.
 const SHRUNK: f64 = 0.75;
 /// One that is not is left alone for this long, twice as long each time up to a limit.
 const LEFT_ALONE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(300));
@@ -59,7 +59,7 @@ impl ReturnQueue {
             }
             Some(draining) => {
                 draining.longest = draining.longest.max(delay);
-                let is_late = now > draining.since + 2 * (rtt + draining.longest);
+                let is_late = now > draining.since + 3 * (rtt + draining.longest);
                 if is_late && delay > draining.longest.mul_f64(SHRUNK) {
                     (self.draining, self.ignored_until) = (None, now + self.pause);
                     self.pause = (2 * self.pause).min(LEFT_ALONE.1);
@@ -101,7 +101,7 @@ mod tests {
     fn a_queue_of_more_than_two_round_trips_is_drained_to_its_end() {
         const FREE: f64 = f64::INFINITY;
         let found = bounds(&mut ReturnQueue::default(), 0.0, &[0.0, 1.1, 1.3, 2.0, 1.5, 0.5, 0.1, 0.5]);
-        assert_eq!(found, [FREE, FREE, 180e3, 180e3, 180e3, 180e3, FREE, FREE]);
+        assert_eq!(found, [FREE, FREE, 270e3, 270e3, 270e3, 270e3, FREE, FREE]);
     }
 
     #[test]
@@ -116,8 +116,8 @@ mod tests {
         let mut queue = ReturnQueue::default();
         let found = bounds(&mut queue, 0.0, &[2.0; 200]);
         let drained = found.iter().filter(|bound| bound.is_finite()).count();
-        // Six seconds each, 30 and 60 seconds apart, and 120.
-        assert!((18..=24).contains(&drained), "{drained} of 200 s");
+        // Eight seconds each, 30 and 60 seconds apart, and 120.
+        assert!((24..=32).contains(&drained), "{drained} of 200 s");
         bounds(&mut queue, 300.0, &[2.0, 0.1]);
         assert!(bounds(&mut queue, 302.0, &[2.0])[0].is_finite(), "an empty queue begins anew");
     }

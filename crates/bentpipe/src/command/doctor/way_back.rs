@@ -57,7 +57,7 @@ fn check(name: &str, leg: &LegSettings, kernel: Gathering) -> Option<Check> {
     }
     if leg.receive_buffer.is_none() {
         fixes.push(
-            "receive_buffer in this leg: two bandwidth-delay products of what it receives, for example \"3MB\" \
+            "receive_buffer in this leg: eight bandwidth-delay products of what it receives, for example \"6MB\" \
              for 10 Mbit/s at 600 ms"
                 .to_owned(),
         );
@@ -106,7 +106,7 @@ mod tests {
         assert!(near.contains("tcp_comp_sack_delay_ns=5000000 "), "a twentieth of a round trip: {near}");
         let buffer = fix(&thin, THINNED);
         assert!(buffer.starts_with("receive_buffer"), "{buffer}");
-        let fixed = LegSettings { receive_buffer: Some("3MB".parse().unwrap()), ..thin };
+        let fixed = LegSettings { receive_buffer: Some("6MB".parse().unwrap()), ..thin };
         assert_eq!(fix(&fixed, THINNED), "");
         assert!(fix(&fixed, DEFAULT).starts_with("sysctl"));
     }
