@@ -6,16 +6,20 @@
 //! `STEPS='0,50Mbit/s 30,10Mbit/s'` has the rate change, and prints goodput and queue of each second. So does
 //! `PROFILE='leo-handovers 3'`: the link is a profile of this seed, and rate, round trip and errors are not
 //! used. `TRACE=1` prints what the controller of explicit rates knows, each half second.
-//! `TERMINAL=CONGESTION` puts a second box at the terminal, and `ROUTER=CAPACITY` a router of P-XCP behind
-//! the gateway. `SPLIT=no` leaves the daemon away, and `BUNDLES=250kB` has bundles of that size go from a
-//! node at the gateway to one at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB` tells
-//! how long one file takes instead.
+//! `TERMINAL=CONGESTION` puts a second box at the terminal, with `RECEIVE_BUFFER=6MB` in its leg, and
+//! `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no` leaves the daemon away, and
+//! `BUNDLES=250kB` has bundles of that size go from a node at the gateway to one at the client, beside the flows
+//! or, with `FLOWS=none`, alone. `FILE=50MB` tells how long one file takes instead.
+//!
+//! `BACK='200kbit/s 750kB'` is the rate and queue of the way back, with `UPLOADS=2` beside the downloads, and
+//! `FILTER=1` puts an ACK filter before it. `SYSCTL='net.ipv4.tcp_timestamps=0'` are settings of the host that
+//! receives over the satellite, and `REORDER='1% 10ms'` holds packets on the way to it back.
 
 use std::time::Duration;
 
-use bentpipe_lab::trial::{Flow, Trial};
+use bentpipe_lab::trial::{Flow, Trial, WayBack};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
-use bentpipe_link::{LinkTrace, OutageTrace, Profile};
+use bentpipe_link::{Impairments, LinkTrace, OutageTrace, Profile};
 use bentpipe_units::{Rate, Span};
 
 fn main() {
@@ -56,11 +60,13 @@ fn main() {
         let profile: Profile = name.parse().unwrap();
         trial.link = Some(profile.generate(seed.parse().unwrap(), trial.lasts));
     }
+    returns(&mut trial);
     trial.terminal = std::env::var("TERMINAL").ok();
     trial.router = std::env::var("ROUTER").ok().map(|capacity| XcpConfig {
         variant: Variant::PXcp,
         ..XcpConfig::with_capacity(capacity.parse().unwrap())
     });
+    trial.terminal_receive_buffer = std::env::var("RECEIVE_BUFFER").ok().map(|size| size.parse().unwrap());
     trial.split = std::env::var("SPLIT").as_deref() != Ok("no");
     trial.bundles = std::env::var("BUNDLES").ok().map(|size| size.parse().unwrap());
     if std::env::var("FLOWS").as_deref() == Ok("none") {
@@ -83,7 +89,7 @@ fn main() {
     let mbps: Vec<String> = measured.goodputs_bps.iter().map(|bps| format!("{:.2}", bps / 1e6)).collect();
     println!(
         "{congestion} {rate} {rtt:?} PER {per}: {} Mbit/s, {:.1}% of the limit of {:.2}; queue median {:.0} \
-         ms, 95% {:.0} ms, drops {:.2}%; {:.1}% of the rate offered",
+         ms, 95% {:.0} ms, drops {:.2}%; {:.1}% of the rate offered; way back's queue median {:.2} s, 95% {:.2} s, {:.0} packets/s, {:.0}% of its rate",
         mbps.join(" "),
         100.0 * measured.of_limit(),
         measured.limit_bps / 1e6,
@@ -91,5 +97,30 @@ fn main() {
         1e3 * measured.queue_s[measured.queue_s.len() * 95 / 100],
         100.0 * measured.queue_drops,
         100.0 * measured.offered,
+        measured.back_queue_s[measured.back_queue_s.len() / 2],
+        measured.back_queue_95_s(),
+        measured.back_offered.0,
+        100.0 * measured.back_offered.1,
     );
+}
+
+/// The way back, its receiver, and what happens on the way to it.
+fn returns(trial: &mut Trial) {
+    if let Ok(back) = std::env::var("BACK") {
+        let (rate, queue) = back.split_once(' ').expect("a rate and a queue");
+        let uploads = std::env::var("UPLOADS").map_or(0, |count| count.parse().unwrap());
+        let filter = std::env::var("FILTER").is_ok();
+        let back = WayBack::new(rate.parse().unwrap(), queue.parse().unwrap());
+        trial.way_back = Some(WayBack { filter, uploads, ..back });
+    }
+    if let Ok(settings) = std::env::var("SYSCTL") {
+        let settings = settings.split(' ').map(|setting| setting.split_once('=').expect("KEY=VALUE"));
+        trial.receiver = settings.map(|(key, value)| (key.into(), value.into())).collect();
+    }
+    if let Ok(reorder) = std::env::var("REORDER") {
+        let (part, by) = reorder.split_once(' ').expect("a probability and a time");
+        let reorder_by = by.parse::<Span>().unwrap().get();
+        trial.impairments =
+            Impairments { reorder: part.parse().unwrap(), reorder_by, ..Impairments::default() };
+    }
 }

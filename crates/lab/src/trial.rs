@@ -2,6 +2,7 @@
 //! bundles between two nodes: their goodput, and the queue in front of the link.
 
 mod nodes;
+mod way_back;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bentpipe_link::agent::xcp::XcpConfig;
 use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
-use bentpipe_link::{Counters, LinkConfig, LinkTrace, OutageTrace};
+use bentpipe_link::{Counters, Impairments, LinkConfig, LinkTrace, OutageTrace};
 use bentpipe_proxy::Config;
 use bentpipe_testbed::Namespace;
 use bentpipe_units::{ByteCount, Probability, Rate, Span, Time};
@@ -20,6 +21,8 @@ use crate::course::{Carries, Course};
 use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
 use crate::topology::{PAYLOAD_SHARE, Proxy, SATELLITE, Topology, symmetric};
 use nodes::Nodes;
+pub use way_back::WayBack;
+use way_back::{Sink, upload};
 
 /// The interval between samples of the queue.
 const SAMPLE: Duration = Duration::from_millis(10);
@@ -46,12 +49,21 @@ pub struct Trial {
     /// The link itself, in place of its rate, round-trip time, errors, outages and trace above; `rtt` remains
     /// what the daemon is told.
     pub link: Option<LinkConfig>,
+    /// The way from the client, if it is not like the way to it.
+    pub way_back: Option<WayBack>,
+    /// What else happens to packets on the way to the client.
+    pub impairments: Impairments,
+    /// Kernel settings of the host that receives over the satellite, the terminal or the client: keys and
+    /// values of sysctl(8).
+    pub receiver: Vec<(String, String)>,
     /// The congestion control of the gateway's satellite leg, and of both nodes'.
     pub congestion: String,
     /// Whether a daemon at the gateway splits the downloads; without it `congestion` is the server's.
     pub split: bool,
     /// That of the box at the terminal; `None`: there is none, and the client's own TCP faces the satellite.
     pub terminal: Option<String>,
+    /// `receive_buffer` of its satellite leg; `None`: the kernel's autotuning.
+    pub terminal_receive_buffer: Option<ByteCount>,
     /// A router of XCP behind the gateway, at its end of the link.
     pub router: Option<XcpConfig>,
     /// The downloads.
@@ -91,6 +103,10 @@ pub struct Measured {
     pub queue_s: Vec<f64>,
     /// What was read and the queue, each 10 ms.
     pub course: Course,
+    /// How long the last byte in the queue of the way back had to wait, in ascending order.
+    pub back_queue_s: Vec<f64>,
+    /// Packets offered to the way back, per second, and their bits as a share of its rate.
+    pub back_offered: (f64, f64),
     /// The part of the packets offered to the link that its queue had no room for.
     pub queue_drops: f64,
     /// The load offered to the link while it was up, as a share of its rate; retransmissions included.
@@ -108,9 +124,13 @@ impl Trial {
             outages: OutageTrace::none(),
             trace: LinkTrace::default(),
             link: None,
+            way_back: None,
+            impairments: Impairments::default(),
+            receiver: Vec::new(),
             congestion: congestion.to_owned(),
             split: true,
             terminal: None,
+            terminal_receive_buffer: None,
             router: None,
             flows: vec![Flow::default()],
             bundles: None,
@@ -155,13 +175,15 @@ impl Trial {
     fn set_up(&self) -> Result<(Topology, Vec<Proxy>), Error> {
         let router =
             LinkEndConfig { agents: self.router.map(AgentConfig::Xcp).into_iter().collect(), arq: None };
-        let ends = [router, LinkEndConfig::default()];
+        let ends = [router, self.way_back.as_ref().map(WayBack::end).unwrap_or_default()];
         let topology = Topology::build_with(&self.link(), &ends, self.seed, self.terminal.is_some())?;
+        let receiver = topology.terminal.as_ref().unwrap_or(&topology.client);
+        self.receiver.iter().try_for_each(|(key, value)| receiver.sysctl(key, value))?;
         let gateway =
-            (self.split || self.terminal.is_some()).then_some((&topology.gateway, &self.congestion));
-        let terminal = topology.terminal.as_ref().zip(self.terminal.as_ref());
+            (self.split || self.terminal.is_some()).then(|| (&topology.gateway, self.leg(&self.congestion)));
+        let terminal = topology.terminal.as_ref().zip(self.terminal_leg());
         let hosts = gateway.into_iter().chain(terminal);
-        let proxies = hosts.map(|(host, congestion)| Proxy::start(host, &self.proxy(congestion)));
+        let proxies = hosts.map(|(host, leg)| Proxy::start(host, &proxy(&leg)));
         let proxies = proxies.collect::<Result<_, _>>()?;
         Ok((topology, proxies))
     }
@@ -180,11 +202,11 @@ impl Trial {
         for direction in [&mut link.forward, &mut link.reverse] {
             (direction.outages, direction.trace) = (self.outages.clone(), self.trace.clone());
         }
+        if let Some(way_back) = &self.way_back {
+            way_back.apply(&mut link);
+        }
+        link.forward.impairments = self.impairments;
         link
-    }
-
-    fn proxy(&self, congestion: &str) -> Config {
-        Config::parse("the trial's configuration", &self.leg(congestion)).expect("it is made of valid values")
     }
 
     /// The satellite leg, the same for the daemon and for a node.
@@ -197,6 +219,11 @@ impl Trial {
         )
     }
 
+    fn terminal_leg(&self) -> Option<String> {
+        let buffer = self.terminal_receive_buffer.map(|bytes| format!("receive_buffer = \"{bytes}\"\n"));
+        Some(self.leg(self.terminal.as_ref()?) + &buffer.unwrap_or_default())
+    }
+
     fn watch(
         &self,
         topology: &Topology,
@@ -205,6 +232,8 @@ impl Trial {
         nodes: Option<&Nodes>,
     ) -> std::io::Result<Measured> {
         let over = AtomicBool::new(false);
+        let uploads = self.way_back.as_ref().map_or(0, |way_back| way_back.uploads);
+        let sink = (uploads > 0).then(|| Sink::open(topology)).transpose()?;
         let streams = self.flows.len() + self.bundles.iter().len();
         let read: Vec<AtomicU64> = (0..streams).map(|_| AtomicU64::new(0)).collect();
         std::thread::scope(|scope| {
@@ -224,6 +253,16 @@ impl Trial {
                 clients.push(scope.spawn(move || nodes.send(size, over)));
                 clients.push(scope.spawn(move || nodes.receive(read, over)));
             }
+            if let Some(sink) = &sink {
+                let (over, address) = (&over, sink.address()?);
+                clients.push(scope.spawn(move || sink.read(over)));
+                for _ in 0..uploads {
+                    let client = move || upload(address, over);
+                    clients.push(
+                        scope.spawn(move || topology.client.run(client).map_err(std::io::Error::other)?),
+                    );
+                }
+            }
             let measured = self.sample(topology, proxies, started, &read);
             over.store(true, Ordering::Relaxed);
             clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))?;
@@ -240,11 +279,14 @@ impl Trial {
     ) -> Measured {
         let now = || read.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect::<Vec<_>>();
         std::thread::sleep(self.warmup.saturating_sub(started.elapsed()));
-        let (from, before, counted) = (topology.link.now(), now(), topology.link.counters().0);
-        let (carries, mut samples) = (self.carries(), Vec::new());
+        let (from, before, counted) = (topology.link.now(), now(), topology.link.counters());
+        let (carries, mut samples, mut back_queue_s) = (self.carries(), Vec::new(), Vec::new());
+        let back = self.way_back.as_ref().map_or(self.rate, |way_back| way_back.rate);
         while started.elapsed() < self.lasts {
             std::thread::sleep(SAMPLE);
-            let (at, queued) = (topology.link.now(), topology.link.backlog().0.get());
+            let (at, queued) = (topology.link.now(), topology.link.backlog());
+            back_queue_s.push(back.time_for(queued.1.get()).as_secs_f64());
+            let queued = queued.0.get();
             let delivered = topology.link.counters().0.delivered_bytes;
             let sample = carries.sample(at, now().iter().sum(), queued, delivered);
             samples.push(sample);
@@ -253,16 +295,21 @@ impl Trial {
                 let read = now().iter().sum::<u64>() as f64 / 1e6;
                 let at = started.elapsed().as_secs_f64();
                 let estimates = proxies.first().map(|gateway| gateway.link_estimates()).unwrap_or_default();
-                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {estimates:?}");
+                let back = back_queue_s.last().copied().unwrap_or_default();
+                println!(
+                    "{at:5.1} s read {read:.2} MB queue {queue_s:.3} s way back {back:.3} s {estimates:?}"
+                );
                 if self.terminal.is_some() || self.bundles.is_some() {
                     println!("{}", connections(&topology.gateway));
                 }
             }
         }
-        let (until, counters) = (topology.link.now(), topology.link.counters().0);
+        let (until, (counters, back_counters)) = (topology.link.now(), topology.link.counters());
+        let (counted, back_counted) = counted;
         let up = (until - from - carries.down(from, until)).as_secs_f64();
         let mut queue_s: Vec<f64> = samples.iter().map(|sample| sample.queue_s).collect();
         queue_s.sort_by(f64::total_cmp);
+        back_queue_s.sort_by(f64::total_cmp);
         let ([sent, arrives], [sent_before, arrives_before]) = (carries.left(until), carries.left(from));
         let rate = (sent - sent_before) * 8.0 / (until - from).as_secs_f64();
         let bits = |(after, before): (u64, &u64)| (after - before) as f64 * 8.0 / up;
@@ -271,6 +318,13 @@ impl Trial {
             limit_bps: (arrives - arrives_before) * PAYLOAD_SHARE * 8.0 / up,
             clear_sky: up / (until - from).as_secs_f64(),
             queue_s,
+            back_queue_s,
+            back_offered: (
+                (back_counters.offered - back_counted.offered) as f64 / up,
+                (back_counters.offered_bytes - back_counted.offered_bytes) as f64 * 8.0
+                    / up
+                    / back.bps() as f64,
+            ),
             course: Course::new(samples),
             queue_drops: queue_drops(&counted, &counters),
             offered: (counters.offered_bytes - counted.offered_bytes) as f64 * 8.0 / up / rate,
@@ -280,6 +334,10 @@ impl Trial {
     fn carries(&self) -> Carries {
         Carries::new(&self.link().forward, Time::ZERO + self.lasts + AFTERWARDS)
     }
+}
+
+fn proxy(leg: &str) -> Config {
+    Config::parse("the trial's configuration", leg).expect("it is made of valid values")
 }
 
 /// The established connections of a host as ss(8) shows them.
@@ -338,5 +396,10 @@ impl Measured {
     /// The median of the queue's delay, seconds.
     pub fn median_queue_s(&self) -> f64 {
         self.queue_s.get(self.queue_s.len() / 2).copied().unwrap_or_default()
+    }
+
+    /// The 95th percentile of the delay of the way back's queue, seconds.
+    pub fn back_queue_95_s(&self) -> f64 {
+        self.back_queue_s.get(self.back_queue_s.len() * 95 / 100).copied().unwrap_or_default()
     }
 }

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bentpipe_kernel::explicit::Flow;
-use bentpipe_link::explicit::{LinkEstimate, Memory, RateAllocator, Report};
+use bentpipe_link::explicit::{IdMap, LinkEstimate, Memory, RateAllocator, Report};
 use bentpipe_units::{Rate, Time};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -88,7 +88,7 @@ struct LegState {
     controlled: ControlledLeg,
     allocator: RateAllocator,
     reports: Vec<Report>,
-    slots: HashMap<u64, usize>,
+    slots: IdMap<usize>,
 }
 
 impl Legs {
@@ -263,7 +263,7 @@ impl LegState {
         if let Some((rate, memory)) = estimates.lock().remembered.remove(controlled.leg.name()) {
             allocator.remember(rate.bps() as f64 / 8.0, memory);
         }
-        Self { controlled, allocator, reports: Vec::new(), slots: HashMap::new() }
+        Self { controlled, allocator, reports: Vec::new(), slots: IdMap::default() }
     }
 
     fn tick(&mut self, now: Time) {

@@ -9,6 +9,8 @@ use crate::{Recovery, RtoLimits, SynSchedule};
 pub const MAX_RECEIVE_BUFFER: u64 = 65_535 << 14;
 /// IPv4's default (RFC 9293 §3.7.1) is the least that any host must accept.
 const MIN_MSS: u16 = 88;
+/// As many as Windows accepts (`DelayedAckFrequency` of Set-NetTCPSetting, a byte).
+const MAX_ACK_EVERY: u32 = 255;
 
 /// The parameters of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +32,10 @@ pub struct Config {
     /// How long an acknowledgement may be delayed (RFC 9293 §3.8.6.3: below 500 ms); `None` acknowledges each
     /// segment.
     pub delayed_ack: Option<Duration>,
+    /// Full-size segments in order for which one acknowledgement is sent, while none has waited for
+    /// `delayed_ack`: 2 (RFC 9293 §3.8.6.3). Stretch ACKs are of more (RFC 2525 §2.13); macOS has up to 8 (XNU,
+    /// `net.inet.tcp.maxseg_unacked`).
+    pub ack_every: u32,
     /// RFC 3042: a new segment for each of the first two duplicate acknowledgements.
     pub limited_transmit: bool,
     /// RFC 9937: SACK recovery spreads the reduction of the window over a round trip. Without it the sender
@@ -76,6 +82,7 @@ impl Default for Config {
             timestamps: true,
             sack: true,
             delayed_ack: Some(Duration::from_millis(40)),
+            ack_every: 2,
             limited_transmit: true,
             proportional_rate_reduction: true,
             lost_retransmissions: false,
@@ -145,6 +152,10 @@ impl Config {
             let found = format!("{:?}", self.delayed_ack.unwrap_or_default());
             return fail("delayed_ack", found, "it must not exceed 500ms (RFC 9293, section 3.8.6.3)");
         }
+        if self.ack_every == 0 || self.ack_every > MAX_ACK_EVERY {
+            let found = self.ack_every.to_string();
+            return fail("ack_every", found, "it must lie between 1 and 255 segments");
+        }
         if self.rto.min.is_zero() || self.rto.initial.is_zero() || self.rto.max < self.rto.min {
             let found = format!("{:?} to {:?}, at first {:?}", self.rto.min, self.rto.max, self.rto.initial);
             return fail(
@@ -182,6 +193,7 @@ mod tests {
         let text = config.check().unwrap_err().to_string();
         assert!(text.contains("receive_buffer is 2147483648") && text.contains("2^30"), "{text}");
         assert!(Config { mss: 1, ..Config::default() }.check().is_err());
+        assert!(Config { ack_every: 0, ..Config::default() }.check().is_err());
         assert!(Config { initial_window: 0, ..Config::default() }.check().is_err());
     }
 }

@@ -110,7 +110,12 @@ impl Endpoint {
             feedback_told: 0,
             echo: 0,
             sender: Sender::new(&config),
-            receiver: Receiver::new(receive_buffer, u64::from(config.mss), config.delayed_ack),
+            receiver: Receiver::new(
+                receive_buffer,
+                u64::from(config.mss),
+                config.delayed_ack,
+                config.ack_every,
+            ),
             bytes_read: 0,
             established_at: None,
             ended_at: None,

@@ -7,8 +7,8 @@ use bentpipe_units::Time;
 use crate::ranges::Ranges;
 use crate::segment::{MAX_SACK_BLOCKS, SackBlocks, sequence_of};
 
-/// RFC 9293 §3.8.6.3: an acknowledgement for at least every second full-sized segment.
-const SEGMENTS_PER_ACK: u64 = 2;
+/// The window is announced when it has opened by so many segments (RFC 9293 §3.8.6.2.2).
+const OPENED: u64 = 2;
 
 /// When the next acknowledgement is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(crate) struct Receiver {
     buffer: u64,
     mss: u64,
     delay: Option<Duration>,
+    /// Full-size segments per acknowledgement.
+    ack_every: u64,
     unacknowledged: u64,
     due: Due,
     /// The right edge of the window as last announced.
@@ -41,7 +43,7 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(buffer: u64, mss: u64, delay: Option<Duration>) -> Self {
+    pub(crate) fn new(buffer: u64, mss: u64, delay: Option<Duration>, ack_every: u32) -> Self {
         Self {
             nxt: 1,
             read: 1,
@@ -51,6 +53,7 @@ impl Receiver {
             buffer,
             mss,
             delay: delay.filter(|delay| !delay.is_zero()),
+            ack_every: ack_every.into(),
             unacknowledged: 0,
             due: Due::Never,
             edge: 1 + buffer,
@@ -162,7 +165,7 @@ impl Receiver {
         }
     }
 
-    /// In order, every second full-sized segment is acknowledged at once; anything else that arrives always
+    /// In order, every so many full-size segments are acknowledged at once; anything else that arrives always
     /// is (RFC 5681 §4.2), for it is a duplicate, opens a hole or fills one.
     fn decide(&mut self, now: Time, (nxt, beyond): (u64, u64), len: u64) {
         let in_order = self.nxt == nxt + len && beyond == 0 && len > 0;
@@ -171,7 +174,7 @@ impl Receiver {
             return;
         };
         self.unacknowledged += len;
-        if self.unacknowledged >= SEGMENTS_PER_ACK * self.mss {
+        if self.unacknowledged >= self.ack_every * self.mss {
             self.due = Due::Now;
         } else if self.due == Due::Never {
             self.due = Due::At(now + delay);
@@ -226,7 +229,7 @@ impl Receiver {
         let announced = self.edge.saturating_sub(self.nxt);
         let opened = self.window().saturating_sub(announced);
         if bytes > 0
-            && opened >= (SEGMENTS_PER_ACK * self.mss).min(self.buffer / 2)
+            && opened >= (OPENED * self.mss).min(self.buffer / 2)
             && announced < self.buffer / 2
             && self.in_header(self.window()) > self.announced
         {
@@ -244,7 +247,7 @@ mod tests {
     const DELAY: Duration = Duration::from_millis(40);
 
     fn receiver(buffer: u64) -> Receiver {
-        Receiver::new(buffer, MSS, Some(DELAY))
+        Receiver::new(buffer, MSS, Some(DELAY), 2)
     }
 
     /// Segment number `n`, counted from 0, arrives at time zero.
@@ -268,6 +271,15 @@ mod tests {
         segment(&mut receiver, 1);
         assert!(due(&mut receiver));
         assert_eq!(receiver.ack_due_at(), Time::MAX);
+    }
+
+    #[test]
+    fn stretch_acks_are_of_as_many_segments_as_wanted_unless_the_delay_ends() {
+        let mut receiver = Receiver::new(10_000, MSS, Some(DELAY), 8);
+        (0..7).for_each(|n| segment(&mut receiver, n));
+        assert_eq!(receiver.ack_due_at(), Time::ZERO + DELAY, "of the first of them");
+        segment(&mut receiver, 7);
+        assert!(due(&mut receiver));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod persistent;
 mod probe;
 mod service;
 mod snoop;
+mod way_back;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -188,6 +189,7 @@ fn of_config(config: &Config) -> Vec<Check> {
     checks.extend(host::settings(config));
     checks.extend(host::surroundings(config));
     checks.extend(legs::checks(config));
+    checks.extend(way_back::checks(config));
     checks.extend(limits::checks(config));
     checks.extend(snoop::cache(config));
     checks.extend(bundle::node(config));

@@ -20,6 +20,7 @@ mod pepsal;
 mod psats09;
 mod radius07;
 mod rain_fade;
+mod return_link;
 mod snoop_senders;
 mod surrey;
 mod told;
@@ -68,7 +69,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 24] = [
+pub const ALL: [Experiment; 25] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -93,6 +94,7 @@ pub const ALL: [Experiment; 24] = [
     unknown_capacity::UNKNOWN_CAPACITY,
     leo::LEO,
     rain_fade::RAIN_FADE,
+    return_link::RETURN_LINK,
 ];
 
 /// Finds an experiment by its name.

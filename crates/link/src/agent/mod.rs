@@ -17,9 +17,11 @@
 //! |---|---|---|
 //! | [`Snoop`](snoop::Snoop) | the gateway | retransmits lost segments before the sender learns of the loss |
 //! | [`DelayedDupAck`](delayed_dup_ack::DelayedDupAck) | the terminal | delays duplicate ACKs for a while |
+//! | [`AckFilter`](ack_filter::AckFilter) | the terminal | thins acknowledgements where the way back is thin |
 //! | [`Xcp`](xcp::Xcp) | in front of the bottleneck | tells XCP's senders by how much to change their rates |
 //! | [`Arq`](arq::Arq) | both ends | the link layer's own retransmission, independent of TCP |
 
+pub mod ack_filter;
 pub mod arq;
 pub mod delayed_dup_ack;
 mod flow;
@@ -32,7 +34,7 @@ pub mod xcp;
 use std::collections::VecDeque;
 use std::fmt;
 
-use bentpipe_units::Time;
+use bentpipe_units::{Rate, Time};
 use serde::Serialize;
 
 pub use flow::Flow;
@@ -88,6 +90,13 @@ impl<P> Default for Outbox<P> {
     }
 }
 
+/// The rate of an agent that keeps the queue behind it empty: 1.5% below what the link carries, so that what
+/// stands there drains.
+fn draining(link: Rate) -> Rate {
+    let bits = (u128::from(link.bps()) * 985 / 1000) as u64;
+    Rate::from_bps(bits).unwrap_or(link)
+}
+
 /// Declares the agents: their parameters, their counters, and how each is built.
 macro_rules! agents {
     ($($agent:ident: $module:ident::{$config:ident, $counters:ident},)*) => {
@@ -124,5 +133,6 @@ macro_rules! agents {
 agents! {
     Snoop: snoop::{SnoopConfig, SnoopCounters},
     DelayedDupAck: delayed_dup_ack::{DelayedDupAckConfig, DelayedDupAckCounters},
+    AckFilter: ack_filter::{AckFilterConfig, AckFilterCounters},
     Xcp: xcp::{XcpConfig, XcpCounters},
 }

@@ -18,17 +18,20 @@
 //! All rates are in bytes per second on the wire, that is with the headers of IP and TCP.
 
 mod capacity;
+mod id_map;
 mod max_min;
+mod return_queue;
 mod round;
 mod train;
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
 use capacity::{Capacity, Observation};
+pub use id_map::{IdHasher, IdMap};
 use max_min::Claim;
+use return_queue::ReturnQueue;
 use round::Round;
 use train::Trains;
 
@@ -156,7 +159,7 @@ pub struct RateAllocator {
     began: bool,
     /// Since when there is no connection with data in flight, until the capacity became a memory.
     idle_since: Option<Time>,
-    flows: HashMap<u64, SenderState>,
+    flows: IdMap<SenderState>,
     last_tick: Option<Time>,
     /// When data last arrived, or nothing was in flight.
     last_progress: Time,
@@ -165,6 +168,7 @@ pub struct RateAllocator {
     /// By how much the delay of the return path has changed since the beginning, seconds. `return_delay`
     /// changes with the shortest round trip too.
     return_shift: f64,
+    return_queue: ReturnQueue,
     /// By how much the path has become longer, as shown by round trips that do not shrink with the queue.
     grown: Duration,
     /// Since when there is a standing queue.
@@ -226,11 +230,12 @@ impl RateAllocator {
             trains: Trains::default(),
             began: false,
             idle_since: None,
-            flows: HashMap::new(),
+            flows: IdMap::default(),
             last_tick: None,
             last_progress: Time::ZERO,
             return_delay: Duration::ZERO,
             return_shift: 0.0,
+            return_queue: ReturnQueue::default(),
             grown: Duration::ZERO,
             queued_since: None,
             initial_rate,
@@ -400,6 +405,7 @@ impl RateAllocator {
     /// Estimates round trip, queue and capacity of the link from the reports of the last round trip.
     fn observe(&mut self, now: Time, elapsed: Duration, reports: &[Report]) {
         self.measure_queues(now, reports);
+        self.return_queue.observe(now, self.estimate.rtt, self.return_delay);
         // Before anything is known, the rate may be so low that delayed acknowledgements keep a sender below it.
         let searching = self.capacity.is_searched();
         let wants = |report: &Report| searching && report.in_flight && report.backlogged;
@@ -514,7 +520,9 @@ impl RateAllocator {
     }
 
     fn allocate(&mut self, now: Time, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
-        let usual = self.capacity.budget(self.queue_ahead(now));
+        let acknowledged = self.round.acknowledged(self.estimate.rtt);
+        let bound = self.return_queue.bound(acknowledged, self.capacity.bytes_per_second());
+        let usual = self.capacity.budget(self.queue_ahead(now)).min(bound);
         let budget = self.trains.rate(now, usual);
         self.usual_part = if budget > usual { usual / budget } else { 1.0 };
         self.claims.clear();

@@ -88,6 +88,14 @@ impl Round {
         self.rates_since(Time::ZERO, rtt)
     }
 
+    /// Bytes per second for which acknowledgements have come back over the remembered time, whenever these bytes
+    /// arrived.
+    pub(super) fn acknowledged(&self, rtt: Duration) -> Option<f64> {
+        let (first, last) = (self.history.front()?, self.history.back()?);
+        let span = last.at - first.at;
+        (span >= SHORTEST.max(rtt / 4)).then(|| (last.sums[1] - first.sums[1]) as f64 / span.as_secs_f64())
+    }
+
     /// The rate of arrivals since then, or since the last pause of the senders, bytes per second. It ends
     /// with the last arrival, because nothing may have been sent after it.
     pub(super) fn carried_since(&self, since: Time, rtt: Duration, least: Duration) -> Option<f64> {

@@ -647,7 +647,7 @@ fn a_sender_that_only_waits_for_acknowledgements_leaves_its_share_to_the_others(
         window_limited: false,
         backlogged,
     };
-    let mut rates = HashMap::new();
+    let mut rates = IdMap::default();
     allocator.tick(Time::ZERO, &[report(1, true), report(2, false)], |id, rate| _ = rates.insert(id, rate));
     assert!(rates[&1] > 0.99e6, "{rates:?}");
     allocator

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod ack_filter;
 mod arq;
 mod delayed_dup_ack;
 mod fates;

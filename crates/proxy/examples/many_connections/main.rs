@@ -23,6 +23,8 @@ use kernel::{Growth, Kernel};
 
 /// The most memory of the daemon that an idle connection may take, bytes.
 const MEMORY_EACH: f64 = 2048.0;
+/// The thread of the controller of explicit rates (15 characters of its name are kept: comm(5)).
+const CONTROLLER: &str = "bentpipe-rates";
 /// Connections that come and go before anything is measured: memory that is allocated once is not counted.
 const WARM_UP: u64 = 200;
 
@@ -43,12 +45,21 @@ struct Options {
     quick: bool,
     #[arg(long, value_parser = ["copy", "splice"], default_value = "splice")]
     relay: String,
+    /// The congestion control of the satellite leg; with explicit, a controller looks at all connections
+    #[arg(long, default_value = "reno")]
+    congestion: String,
     /// Others that come and go in a second
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     rate: u32,
 }
 
 impl Options {
+    fn configuration(&self) -> String {
+        let Self { relay, congestion, .. } = self;
+        let leg = format!("interface = \"sat0\"\ncongestion = \"{congestion}\"");
+        format!("[proxy]\nrelay = \"{relay}\"\n[legs.satellite]\n{leg}\n")
+    }
+
     fn hold(&self) -> Duration {
         Duration::from_secs(60 * if self.quick { 1 } else { self.minutes })
     }
@@ -63,6 +74,8 @@ struct Report {
     after_others: Footprint,
     /// Share of one processor that the daemon uses while nothing happens.
     idle: f64,
+    /// The same of the controller of explicit rates: while nothing happens, and while others come and go.
+    controller: [f64; 2],
     kernel: Growth,
     /// Sockets in use in the gateway's namespace, while all are open.
     sockets: u64,
@@ -101,7 +114,7 @@ fn room() -> usize {
 
 fn measure(net: &Net, options: Options) -> Report {
     let plain = plain_growth(net, options.connections);
-    let mut daemon = net.daemon(&format!("relay = \"{}\"", options.relay));
+    let mut daemon = net.try_daemon(&options.configuration()).unwrap_or_else(|error| panic!("{error}"));
     warm_up(net);
     settle(&mut daemon, 0);
     let (cold, kernel_before, start) = (Footprint::of(daemon.pid()), Kernel::now(), Instant::now());
@@ -113,9 +126,17 @@ fn measure(net: &Net, options: Options) -> Report {
     let kernel = Growth::between(&kernel_before, &Kernel::now(), options.connections).beyond(&plain);
     let open = Footprint::of(daemon.pid());
     let sockets = net.gateway.enter(kernel::sockets_in_use);
+    let controller = daemon.processor_time_of(CONTROLLER);
     let idle = daemon.processor_share(options.hold() / 10);
+    let idle_controller = daemon.processor_time_of(CONTROLLER) - controller;
 
+    let (start, controller) = (Instant::now(), daemon.processor_time_of(CONTROLLER));
     let others = hold(net, &mut daemon, &options);
+    let busy_controller = daemon.processor_time_of(CONTROLLER) - controller;
+    let controller = [
+        idle_controller.div_duration_f64(options.hold() / 10),
+        busy_controller.div_duration_f64(start.elapsed()),
+    ];
     settle(&mut daemon, options.connections as u64);
     let after_others = Footprint::of(daemon.pid());
     let (alive, first_dead) = crowd.prove_alive();
@@ -127,6 +148,7 @@ fn measure(net: &Net, options: Options) -> Report {
         open,
         after_others,
         idle,
+        controller,
         kernel,
         sockets,
         others,
@@ -211,12 +233,15 @@ impl Report {
              all open, idle     {open}\n\
              after {:6} others {after}\n\
              the daemon's processor time while all are idle: {:.2}% of one processor\n\
+             of which the controller of explicit rates, and while others come and go: {:.2}%, {:.2}%\n\
              upstream connections whose port is not the client's: {}\n\n{}\n\
              alive after {} s: {} of {connections}{}\n{}\n",
             self.opened_in.as_secs_f64(),
             self.sockets,
             self.others,
             100.0 * self.idle,
+            100.0 * self.controller[0],
+            100.0 * self.controller[1],
             self.other_port,
             self.kernel,
             self.options.hold().as_secs(),

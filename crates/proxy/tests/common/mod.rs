@@ -477,10 +477,16 @@ impl Running {
 
     /// Processor time that it has used, to 10 ms (proc_pid_stat(5): `utime` and `stime` in ticks of 1/100 s).
     pub fn processor_time(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-        let (_, after_name) = stat.rsplit_once(") ").unwrap();
-        let ticks = after_name.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap());
-        Duration::from_millis(10 * ticks.sum::<u64>())
+        processor_time(Path::new(&format!("/proc/{}", self.pid())))
+    }
+
+    /// The same of its threads of this name.
+    pub fn processor_time_of(&self, thread: &str) -> Duration {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let named = |path: &std::path::PathBuf| {
+            std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == thread)
+        };
+        tasks.map(|task| task.unwrap().path()).filter(named).map(|path| processor_time(&path)).sum()
     }
 
     /// The share of a processor that it uses for a while.
@@ -622,6 +628,14 @@ fn succeed(command: &mut Command) {
 #[ignore = "other tests run it as their daemon"]
 fn daemon_process() {
     be_daemon_if_asked();
+}
+
+/// Of a process or a thread, whose folder in /proc this is.
+fn processor_time(folder: &Path) -> Duration {
+    let stat = std::fs::read_to_string(folder.join("stat")).unwrap();
+    let (_, after_name) = stat.rsplit_once(") ").unwrap();
+    let ticks = after_name.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap());
+    Duration::from_millis(10 * ticks.sum::<u64>())
 }
 
 /// Everything that can be seen of a daemon, in one line.

@@ -106,7 +106,7 @@ impl<'a> Budget<'a> {
 fn retransmissions(end: &LinkEndConfig) -> f64 {
     let snoops = end.agents.iter().filter_map(|agent| match agent {
         AgentConfig::Snoop(snoop) => Some(snoop.retransmissions.saturating_mul(snoop.copies)),
-        AgentConfig::DelayedDupAck(_) | AgentConfig::Xcp(_) => None,
+        AgentConfig::DelayedDupAck(_) | AgentConfig::AckFilter(_) | AgentConfig::Xcp(_) => None,
     });
     snoops.chain(end.arq.map(|arq| arq.retransmissions)).map(f64::from).sum()
 }

@@ -7,7 +7,7 @@ use bentpipe_link::{DirectionConfig, Encapsulation, Frame, GilbertElliott, Impai
 use bentpipe_units::{ByteCount, Probability, Rate};
 use serde::Deserialize;
 
-use super::link_ends::{Arq, DelayedDupAcks, LinkView, Snoop, Xcp, link_ends};
+use super::link_ends::{AckFilter, Arq, DelayedDupAcks, LinkView, Snoop, Xcp, link_ends};
 use super::outages::Outages;
 use super::route::Topology;
 use super::sharing::{Explicit, shared};
@@ -29,6 +29,7 @@ pub(super) struct Link {
     reverse: Option<Direction>,
     snoop: Option<Or<Off, Snoop>>,
     delayed_dup_acks: Option<Or<Off, DelayedDupAcks>>,
+    ack_filter: Option<Or<Off, AckFilter>>,
     arq: Option<Or<Off, Arq>>,
     xcp: Option<Or<Off, Xcp>>,
     explicit: Option<Or<Off, Explicit>>,
@@ -140,7 +141,7 @@ impl Link {
         let config = LinkConfig { forward, reverse };
         let view = LinkView { between, config: &config };
         Ok(LinkSpec {
-            ends: link_ends(&view, self.snoop, self.delayed_dup_acks, self.xcp, self.arq)?,
+            ends: link_ends(&view, self.snoop, self.delayed_dup_acks, self.ack_filter, self.xcp, self.arq)?,
             shared: shared(&view, self.explicit)?,
             between: between.map(|node| topology.add_node(node)),
             name: self.name.into(),

@@ -1,8 +1,9 @@
-//! `snoop`, `delayed_dup_acks`, `arq` and `xcp` of a `[[link]]`: the agents at its ends.
+//! `snoop`, `delayed_dup_acks`, `ack_filter`, `arq` and `xcp` of a `[[link]]`: the agents at its ends.
 
 use std::time::Duration;
 
 use bentpipe_config::{Bytes, InTable, Off, Or, Plain, Positive, Problem, SpanFrom, Whole, Written, unknown};
+use bentpipe_link::agent::ack_filter::AckFilterConfig;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
@@ -53,6 +54,15 @@ pub(super) struct DelayedDupAcks {
     delay: SpanFrom<0>,
     flows: Option<Flows>,
     hide_sack: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AckFilter {
+    at: String,
+    rate: Option<Written<Rate>>,
+    delay: Option<SpanFrom<0>>,
+    flows: Option<Flows>,
 }
 
 #[derive(Deserialize)]
@@ -127,6 +137,7 @@ pub(super) fn link_ends(
     link: &LinkView<'_>,
     snoop: Option<Or<Off, Snoop>>,
     delayed_dup_acks: Option<Or<Off, DelayedDupAcks>>,
+    ack_filter: Option<Or<Off, AckFilter>>,
     xcp: Option<Or<Off, Xcp>>,
     arq: Option<Or<Off, Arq>>,
 ) -> Result<[LinkEndConfig; 2], Problem> {
@@ -138,6 +149,11 @@ pub(super) fn link_ends(
     if let Some(delayed) = delayed_dup_acks.and_then(|delayed| delayed.value) {
         let (at, config) = delayed.read(link).inside("delayed_dup_acks")?;
         ends[at].agents.push(AgentConfig::DelayedDupAck(config));
+    }
+    // Of duplicate ACKs it sees those that have not been dropped.
+    if let Some(filter) = ack_filter.and_then(|filter| filter.value) {
+        let (at, config) = filter.read(link).inside("ack_filter")?;
+        ends[at].agents.push(AgentConfig::AckFilter(config));
     }
     // After the others, nearest to the link: their retransmissions pass it too.
     if let Some(xcp) = xcp.and_then(|xcp| xcp.value) {
@@ -212,6 +228,20 @@ impl DelayedDupAcks {
         let (at, _) = link.end(&self.at)?;
         let mut config = DelayedDupAckConfig::with_delay(self.delay.get());
         overlay!(self => config; flows hide_sack);
+        Ok((at, config))
+    }
+}
+
+impl AckFilter {
+    fn read(self, link: &LinkView<'_>) -> Result<(usize, AckFilterConfig), Problem> {
+        let (at, outgoing) = link.end(&self.at)?;
+        let written = self.rate.map(|rate| AckFilterConfig::with_rate(rate.get()));
+        let of_link = || outgoing.rate_of_packets().map(AckFilterConfig::for_link);
+        let mut config = written.or_else(of_link).ok_or_else(|| {
+            let what = "rate is missing, and that way the link has none, so that nothing has to wait";
+            Problem::new(format!("{what}: write for example rate = \"200kbit/s\""))
+        })?;
+        overlay!(self => config; delay flows);
         Ok((at, config))
     }
 }

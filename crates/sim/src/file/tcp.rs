@@ -40,6 +40,7 @@ pub(super) struct Tcp {
     timestamps: Option<bool>,
     sack: Option<bool>,
     delayed_ack: Option<SpanOrOff>,
+    ack_every: Option<Whole<u32, 1, 255>>,
     limited_transmit: Option<bool>,
     proportional_rate_reduction: Option<bool>,
     lost_retransmissions: Option<bool>,
@@ -195,7 +196,7 @@ impl Tcp {
     fn apply(&self, draft: &mut Draft) {
         let config = &mut draft.config;
         overlay!(self => config; mss initial_window window_scaling timestamps sack delayed_ack
-            limited_transmit proportional_rate_reduction lost_retransmissions nagle restart_after_idle
+            ack_every limited_transmit proportional_rate_reduction lost_retransmissions nagle restart_after_idle
             byte_counting_limit retries user_timeout recovery congestion);
         for (written, buffer) in
             [(self.send_buffer, &mut config.send_buffer), (self.receive_buffer, &mut config.receive_buffer)]

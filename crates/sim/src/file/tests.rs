@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use bentpipe_link::agent::ack_filter::AckFilterConfig;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
@@ -74,6 +75,7 @@ window_scaling = true
 timestamps = false
 sack = false
 delayed_ack = "off"
+ack_every = 8
 limited_transmit = false
 proportional_rate_reduction = false
 nagle = false
@@ -284,6 +286,25 @@ fn a_sender_with_explicit_rates_must_precede_a_rate_controlled_link() {
 }
 
 #[test]
+fn an_ack_filter_knows_the_rate_of_the_direction_that_leads_away_from_it() {
+    let filter = |settings: &[&str]| {
+        let [_, client] = with(settings).unwrap().links[0].ends.clone();
+        match client.agents[..] {
+            [AgentConfig::DelayedDupAck(_), AgentConfig::AckFilter(filter)] => filter,
+            _ => panic!("{client:?}"),
+        }
+    };
+    let plain = "link.sat.reverse={ rate = '200kbit/s', encapsulation = 'none' }";
+    let of_link = filter(&[plain, "link.sat.ack_filter.at=client"]);
+    assert_eq!(of_link, AckFilterConfig::with_rate(Rate::from_bps(197_000).unwrap()));
+    let written = "link.sat.ack_filter={ at = 'client', rate = '1Mbit/s', delay = '20ms', flows = 7 }";
+    let (rate, delay) = (Rate::mbps(1), Duration::from_millis(20));
+    assert_eq!(filter(&[plain, written]), AckFilterConfig { rate, delay, flows: 7 });
+    let error = with(&["link.net.ack_filter.at=gw"]).unwrap_err();
+    assert!(error.contains("link.net.ack_filter: rate is missing"), "{error}");
+}
+
+#[test]
 fn snoops_cache_is_counted_in_bandwidth_delay_products_of_the_direction_that_leads_away_from_it() {
     // 10 Mbit/s forward, 2 Mbit/s back, and 600 ms there and back: 750 kB and 150 kB.
     let cache = |snoop: &str| {
@@ -291,7 +312,7 @@ fn snoops_cache_is_counted_in_bandwidth_delay_products_of_the_direction_that_lea
         let agents = ends.into_iter().flat_map(|end| end.agents);
         let caches = agents.filter_map(|agent| match agent {
             AgentConfig::Snoop(snoop) => Some(snoop.cache.get()),
-            AgentConfig::DelayedDupAck(_) | AgentConfig::Xcp(_) => None,
+            AgentConfig::DelayedDupAck(_) | AgentConfig::AckFilter(_) | AgentConfig::Xcp(_) => None,
         });
         caches.collect::<Vec<_>>()
     };
@@ -313,7 +334,7 @@ fn snoops_pace_is_that_of_the_direction_that_leads_away_from_it_unless_it_is_tol
         let mut agents = ends.into_iter().flat_map(|end| end.agents);
         let pace = agents.find_map(|agent| match agent {
             AgentConfig::Snoop(snoop) => Some(snoop.pace),
-            AgentConfig::DelayedDupAck(_) | AgentConfig::Xcp(_) => None,
+            AgentConfig::DelayedDupAck(_) | AgentConfig::AckFilter(_) | AgentConfig::Xcp(_) => None,
         });
         pace.unwrap().map(|pace| (pace.rate.bps(), pace.queue.get()))
     };
@@ -390,6 +411,7 @@ fn every_key_of_tcp_is_read_over_its_base() {
     assert_eq!(switches, [true, false, false, false, false]);
     assert_eq!([sender.nagle, sender.restart_after_idle], [false, false]);
     assert_eq!((sender.delayed_ack, sender.byte_counting_limit, sender.retries), (None, None, None));
+    assert_eq!(sender.ack_every, 8);
     assert_eq!((sender.rto.initial, sender.rto.min), (Duration::from_secs(3), Duration::from_secs(1)));
     assert_eq!(
         (sender.rto.max, sender.rto.granularity),
@@ -610,6 +632,16 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "link.sat.delayed_dup_acks.delay: \"-1s\" is not a time span",
     ),
     ("delayed_dup_acks", "delayed_dup_acks = true", "true is not a table with at, delay, flows, hide_sack"),
+    (
+        "delayed_dup_acks",
+        "ack_filter = { at = \"gw\", flows = 0 }",
+        "link.sat.ack_filter.flows: 0 is not a whole number between 1",
+    ),
+    (
+        "delayed_dup_acks",
+        "ack_filter = { at = \"moon\" }",
+        "link.sat.ack_filter.at: there is no moon; there is gw, client",
+    ),
     (
         "retransmissions = 2",
         "retransmissions = -1",
@@ -955,6 +987,10 @@ fn the_reference_describes_every_key() {
         bogus(
             "delayed_dup_acks = { at = \"client\", delay = \"600ms\", flows = 8, hide_sack = false }",
             "xcp = { zzz = 1 }",
+        ),
+        bogus(
+            "delayed_dup_acks = { at = \"client\", delay = \"600ms\", flows = 8, hide_sack = false }",
+            "ack_filter = { zzz = 1 }",
         ),
         bogus("name = \"sat\"", "explicit = { zzz = 1 }"),
     ];

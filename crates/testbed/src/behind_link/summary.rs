@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use bentpipe_link::agent::ack_filter::AckFilterCounters;
 use bentpipe_link::agent::arq::ArqCounters;
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckCounters;
 use bentpipe_link::agent::snoop::SnoopCounters;
@@ -51,6 +52,7 @@ fn agent(report: &AgentReport) -> String {
     match report {
         AgentReport::Snoop(counters) => snoop(counters),
         AgentReport::DelayedDupAck(counters) => delayed_dup_ack(counters),
+        AgentReport::AckFilter(counters) => ack_filter(counters),
         AgentReport::Xcp(counters) => xcp(counters),
     }
 }
@@ -96,6 +98,22 @@ fn delayed_dup_ack(counters: &DelayedDupAckCounters) -> String {
             (released, "released late"),
             (crowded_out, "released early for lack of room"),
             (sack_hidden, "ACKs without their SACK blocks"),
+            (flows_passed, "ACKs of connections without room"),
+            (most_held_bytes, "bytes held at most"),
+        ],
+    )
+}
+
+fn ack_filter(counters: &AckFilterCounters) -> String {
+    let AckFilterCounters { passed, held, released, superseded, flows_passed, most_held_bytes, .. } =
+        *counters;
+    line(
+        "ACK filter",
+        &[
+            (passed, "ACKs passed at once"),
+            (held, "had to wait"),
+            (superseded, "of them dropped for newer ones"),
+            (released, "sent later"),
             (flows_passed, "ACKs of connections without room"),
             (most_held_bytes, "bytes held at most"),
         ],

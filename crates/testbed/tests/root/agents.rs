@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Topology, can_run, delay, symmetric, wait_until};
+use bentpipe_link::agent::ack_filter::AckFilterConfig;
 use bentpipe_link::agent::arq::{ArqConfig, ArqCounters, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::SnoopConfig;
@@ -97,6 +98,23 @@ fn a_download_through_all_agents_is_identical() {
     let [gateway, terminal] = topology.link.link_end_reports();
     assert_eq!((gateway.agents.len(), terminal.agents.len()), (1, 1));
     assert!(gateway.arq.is_some() && terminal.arq.is_some());
+}
+
+#[test]
+fn a_download_over_a_thin_way_back_is_identical_and_its_acks_are_thinned() {
+    if !can_run() {
+        return;
+    }
+    let mut config = lossy(0.01);
+    let thin = Rate::from_bps(50_000).unwrap();
+    (config.reverse.rate, config.reverse.queue) = (Some(thin), Some("1MB".parse().unwrap()));
+    let filter = AgentConfig::AckFilter(AckFilterConfig::for_link(thin));
+    let ends = [LinkEndConfig::default(), LinkEndConfig { agents: vec![filter], arq: None }];
+    let topology = Topology::with_agents(&config, &ends);
+    assert_identical_download(&topology);
+    let [_, terminal] = topology.link.link_end_reports();
+    let [AgentReport::AckFilter(counters)] = terminal.agents[..] else { panic!("{terminal:?}") };
+    assert!(counters.superseded > counters.released && counters.released > 0, "{counters:?}");
 }
 
 #[test]

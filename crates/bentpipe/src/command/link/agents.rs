@@ -1,6 +1,7 @@
 //! The agents at the ends of the link.
 
 use anyhow::Context;
+use bentpipe_link::agent::ack_filter::AckFilterConfig;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
@@ -28,6 +29,11 @@ pub(super) struct Agents {
     /// hole is filled by then.
     #[arg(long, value_name = "DELAY")]
     delayed_dup_acks: Option<Span>,
+    /// At the command's end, thin acknowledgements if the way back is busy: each connection has one waiting,
+    /// which newer ones replace. RATE is a bit rate of IP packets, by default 98.5% of the link's way back.
+    #[arg(long, value_name = "RATE", num_args = 0..=1, require_equals = true, default_missing_value = "link",
+          value_parser = read_filter_rate)]
+    ack_filter: Option<FilterRate>,
     /// The link layer sends lost packets again, at most so often; 3 times by default. Packets behind a lost
     /// one wait for it, except with --delayed-dup-acks, which is there for what does not wait.
     #[arg(long, value_name = "RETRANSMISSIONS", num_args = 0..=1, require_equals = true,
@@ -49,6 +55,13 @@ enum PaceSetting {
     At(Rate),
 }
 
+/// At which rate an ACK filter lets acknowledgements go.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum FilterRate {
+    OfLink,
+    At(Rate),
+}
+
 impl Agents {
     /// What is at the far end of the link, and at the command's.
     pub(super) fn link_ends(&self, link: &LinkConfig) -> anyhow::Result<[LinkEndConfig; 2]> {
@@ -59,16 +72,30 @@ impl Agents {
         let delayed = self
             .delayed_dup_acks
             .map(|delay| AgentConfig::DelayedDupAck(DelayedDupAckConfig::with_delay(delay.get())));
+        let filter = self.ack_filter(link)?.map(AgentConfig::AckFilter);
         let arq = self.arq.map(|retransmissions| ArqConfig {
             retransmissions,
-            delivery: if delayed.is_some() { Delivery::Immediate } else { Delivery::InOrder },
+            delivery: if self.delayed_dup_acks.is_some() { Delivery::Immediate } else { Delivery::InOrder },
             ..ArqConfig::for_link(link)
         });
-        Ok([snoop, delayed].map(|agent| LinkEndConfig { agents: agent.into_iter().collect(), arq }))
+        let ends = [vec![snoop], vec![delayed, filter]];
+        Ok(ends.map(|agents| LinkEndConfig { agents: agents.into_iter().flatten().collect(), arq }))
     }
-}
 
-impl Agents {
+    fn ack_filter(&self, link: &LinkConfig) -> anyhow::Result<Option<AckFilterConfig>> {
+        let of_link = || {
+            link.reverse.rate_of_packets().map(AckFilterConfig::for_link).context(
+                "--ack-filter sends acknowledgements at the rate of the way back, and this link has none: \
+                 give the link a --rate or a --profile, or the filter its rate as in --ack-filter=200kbit/s",
+            )
+        };
+        match self.ack_filter {
+            None => Ok(None),
+            Some(FilterRate::At(rate)) => Ok(Some(AckFilterConfig::with_rate(rate))),
+            Some(FilterRate::OfLink) => of_link().map(Some),
+        }
+    }
+
     /// Snoop's.
     fn pace(&self, link: &LinkConfig) -> Option<Pace> {
         let round_trip = link.forward.delay + link.reverse.delay;
@@ -128,6 +155,14 @@ fn read_pace(text: &str) -> Result<PaceSetting, String> {
     text.parse().map(PaceSetting::At).map_err(|error| format!("{error}, or off"))
 }
 
+/// Reads `200kbit/s`, or `link` for the link's own.
+fn read_filter_rate(text: &str) -> Result<FilterRate, String> {
+    if text == "link" {
+        return Ok(FilterRate::OfLink);
+    }
+    text.parse().map(FilterRate::At).map_err(|error| format!("{error}, or link"))
+}
+
 fn read_retransmissions(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(retransmissions @ 1..=MAX_RETRANSMISSIONS) => Ok(retransmissions),
@@ -143,7 +178,7 @@ mod tests {
     use bentpipe_link::Profile;
 
     fn agents() -> Agents {
-        Agents { snoop: None, snoop_pace: None, delayed_dup_acks: None, arq: None }
+        Agents { snoop: None, snoop_pace: None, delayed_dup_acks: None, ack_filter: None, arq: None }
     }
 
     #[test]
@@ -187,11 +222,15 @@ mod tests {
             snoop: Some(Cache::Bdps(3.0)),
             snoop_pace: None,
             delayed_dup_acks: Some("600ms".parse().unwrap()),
+            ack_filter: Some(FilterRate::OfLink),
             arq: Some(5),
         };
         let [far, near] = all.link_ends(&geo).unwrap();
         assert!(matches!(far.agents[..], [AgentConfig::Snoop(_)]), "{far:?}");
-        assert!(matches!(near.agents[..], [AgentConfig::DelayedDupAck(_)]), "{near:?}");
+        assert!(
+            matches!(near.agents[..], [AgentConfig::DelayedDupAck(_), AgentConfig::AckFilter(_)]),
+            "{near:?}"
+        );
         assert!(far.arq.is_some_and(|arq| arq.retransmissions == 5) && far.arq == near.arq);
     }
 
@@ -212,6 +251,23 @@ mod tests {
         assert_eq!(rate, 1_000_000);
         assert_eq!(pace(None, &LinkConfig::default()), None, "without a rate");
         assert!(read_pace("of").unwrap_err().ends_with(", or off"));
+    }
+
+    #[test]
+    fn an_ack_filter_has_the_rate_of_the_way_back_unless_it_is_told_another() {
+        let rate = |text: &str, link: &LinkConfig| {
+            let ack_filter = Some(read_filter_rate(text).unwrap());
+            let [_, near] = Agents { ack_filter, ..agents() }.link_ends(link)?;
+            let [AgentConfig::AckFilter(filter)] = near.agents[..] else { panic!("{near:?}") };
+            anyhow::Ok(filter.rate.bps())
+        };
+        let mut geo = Profile::Geo.config();
+        geo.reverse.rate = Some(Rate::mbps(1));
+        assert_eq!(rate("link", &geo).unwrap(), 985_000);
+        assert_eq!(rate("200kbit/s", &geo).unwrap(), 200_000);
+        let error = rate("link", &LinkConfig::default()).unwrap_err().to_string();
+        assert!(error.contains("--ack-filter=200kbit/s"), "{error}");
+        assert!(read_filter_rate("of").unwrap_err().ends_with(", or link"));
     }
 
     #[test]

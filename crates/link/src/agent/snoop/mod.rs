@@ -47,7 +47,7 @@ use serde::Serialize;
 
 use self::flow::{Ack, AckAction, SnoopedFlow};
 use self::pacer::{Admission, Pacer, Turn};
-use super::{Agent, AgentReport, Flow, Outbox, Packet, TcpHeader};
+use super::{Agent, AgentReport, Flow, Outbox, Packet, TcpHeader, draining};
 use crate::{FULL_SIZE_PACKET, MIN_DEFAULT_QUEUE_PACKETS};
 
 /// Parameters of [`Snoop`].
@@ -113,8 +113,7 @@ impl Pace {
     pub fn for_link(rate: Rate, round_trip: Duration) -> Self {
         let least = MIN_DEFAULT_QUEUE_PACKETS * FULL_SIZE_PACKET.get();
         let queue = ByteCount::new(rate.bytes_in(round_trip).saturating_mul(2).max(least));
-        let bits = (u128::from(rate.bps()) * 985 / 1000) as u64;
-        Self { rate: Rate::from_bps(bits).unwrap_or(rate), queue }
+        Self { rate: draining(rate), queue }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Delayed duplicate ACKs: what becomes of which segment, and what always holds.
 
 mod anything;
-mod terminal;
+pub(crate) mod terminal;
 mod timelines;

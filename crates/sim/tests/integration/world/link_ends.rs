@@ -246,10 +246,11 @@ fn a_trace_has_the_bytes_held_at_link_ends_and_retransmissions_are_in_the_captur
 }
 
 /// Each agent alone, and all of them.
-const AGENTS: [&str; 5] = [
+const AGENTS: [&str; 6] = [
     "snoop = { at = 'gateway' }",
     "delayed_dup_acks = { at = 'terminal', delay = '700ms' }",
     "arq = {}",
+    "ack_filter = { at = 'terminal', rate = '50kbit/s' }",
     "delayed_dup_acks = { at = 'terminal', delay = '700ms' }\narq = { delivery = 'immediate' }",
     "snoop = { at = 'gateway' }\ndelayed_dup_acks = { at = 'terminal', delay = '700ms' }\narq = {}",
 ];

@@ -4,13 +4,13 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::time::Duration;
 
-use bentpipe_link::OutageTrace;
 use bentpipe_link::explicit::RateAllocatorConfig;
+use bentpipe_link::{Counters, OutageTrace};
 use bentpipe_sim::scenario::{Hop, Scenario};
 use bentpipe_sim::{Observer, run};
 use bentpipe_tcp::Config;
 use bentpipe_tcp::congestion::Algorithm;
-use bentpipe_units::{Rate, Time};
+use bentpipe_units::{ByteCount, Rate, Time};
 
 use crate::world::scene::{chain, direction, flow, ms, symmetric};
 
@@ -108,4 +108,44 @@ fn without_timestamps_a_steady_way_back_is_found_out_to_be_none() {
     run(&scenario, 1, &mut received);
     let uploads = received.mbps(UPLOADS, 50, END);
     assert!(uploads > 8.0, "{uploads}");
+}
+
+/// The longest that acknowledgements wait, seconds, and the goodput, Mbit/s, of one download of 10 Mbit/s that
+/// loses one packet in a hundred, over a way back of 200 kbit/s with a queue of 30 s.
+fn over_a_bloated_way_back(seed: u64) -> (f64, f64) {
+    #[derive(Default)]
+    struct Longest(u64);
+
+    impl Observer for Longest {
+        fn wants_samples(&self) -> bool {
+            true
+        }
+
+        fn queue(&mut self, _: Time, _: usize, forward: bool, backlog: ByteCount, _: &Counters) {
+            self.0 = self.0.max(if forward { 0 } else { backlog.get() });
+        }
+    }
+
+    let mut scenario = chain(vec![symmetric(direction(10, ms(300), 0.01))]);
+    let back = &mut scenario.links[0].config.reverse;
+    (back.rate, back.queue) = (Rate::from_bps(200_000), Some(ByteCount::new(750_000)));
+    scenario.links[0].shared[0] = Some(RateAllocatorConfig { capacity: Some(Rate::mbps(10)), rtt: ms(600) });
+    scenario.duration = Duration::from_secs(120);
+    scenario.sample_interval = ms(100);
+    let congestion = Algorithm::Explicit { weight: NonZeroU32::MIN };
+    let config = Config { congestion, lost_retransmissions: true, ..Config::linux() };
+    scenario.flows.push(flow(&scenario, None, config));
+    let mut longest = Longest::default();
+    let result = run(&scenario, seed, &mut longest);
+    (longest.0 as f64 * 8.0 / 200e3, result.flows[0].goodput_bps / 1e6)
+}
+
+#[test]
+fn acknowledgements_that_fill_a_thin_way_back_do_not_wait_there_for_half_a_minute() {
+    for seed in 1..4 {
+        let (longest, mbps) = over_a_bloated_way_back(seed);
+        println!("seed {seed}: {longest:.1} s at the longest, {mbps:.2} Mbit/s");
+        // 200 kbit/s are 300 acknowledgements of 84 bytes with SACK blocks, of a segment each: 3.4 Mbit/s.
+        assert!(longest < 6.0 && mbps > 0.9 * 3.4, "seed {seed}: {longest} s, {mbps} Mbit/s");
+    }
 }

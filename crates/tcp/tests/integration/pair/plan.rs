@@ -111,7 +111,7 @@ fn buffer() -> impl Strategy<Value = u64> {
 pub(crate) fn config() -> impl Strategy<Value = Config> {
     let sizes = (88u16..1500, 1u32..20, buffer(), buffer());
     let delayed_ack = prop_oneof![Just(None), (1u64..200).prop_map(|n| Some(Duration::from_millis(n)))];
-    let choices = (0usize..4, algorithm(), prop::option::of(1u32..4), any::<bool>(), delayed_ack);
+    let choices = (0usize..4, algorithm(), prop::option::of(1u32..4), any::<bool>(), delayed_ack, 1u32..9);
     (sizes, any::<[bool; 8]>(), choices).prop_map(
         |((mss, initial_window, send_buffer, receive_buffer), switches, choices)| {
             let [
@@ -124,7 +124,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 proportional_rate_reduction,
                 lost_retransmissions,
             ] = switches;
-            let (recovery, congestion, byte_counting_limit, linux, delayed_ack) = choices;
+            let (recovery, congestion, byte_counting_limit, linux, delayed_ack, ack_every) = choices;
             let patient = SynSchedule { waits: None, ..SynSchedule::RFC6298 };
             Config {
                 mss,
@@ -135,6 +135,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 timestamps,
                 sack,
                 delayed_ack,
+                ack_every,
                 limited_transmit,
                 proportional_rate_reduction,
                 lost_retransmissions,
