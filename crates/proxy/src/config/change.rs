@@ -116,6 +116,7 @@ key_effects!(SatelliteLeg {
     rtt: NewConnections,
     pacing_cap: NewConnections,
     fast_open: NewConnections,
+    far_box: NewConnections,
     restart_within: NewConnections,
     survive_outage: NewConnections,
     keepalive: NewConnections,
