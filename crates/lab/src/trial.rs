@@ -18,7 +18,7 @@ use bentpipe_units::{ByteCount, Probability, Rate, Span, Time};
 use crate::Error;
 use crate::course::{Carries, Course};
 use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
-use crate::topology::{Proxy, SATELLITE, Topology, symmetric};
+use crate::topology::{FarEnd, Proxy, SATELLITE, Topology, far_box, symmetric};
 use nodes::Nodes;
 
 /// The interval between samples of the queue.
@@ -47,6 +47,11 @@ pub struct Trial {
     pub split: bool,
     /// That of the box at the terminal; `None`: there is none, and the client's own TCP faces the satellite.
     pub terminal: Option<String>,
+    /// The client's kernel has its own receive buffer, and not one that the link needs. With a box at the
+    /// terminal it always has.
+    pub stock_client: bool,
+    /// Both boxes know of each other: requests and answers travel with the SYNs.
+    pub far_box: bool,
     /// A router of XCP behind the gateway, at its end of the link.
     pub router: Option<XcpConfig>,
     /// The downloads.
@@ -105,6 +110,8 @@ impl Trial {
             congestion: congestion.to_owned(),
             split: true,
             terminal: None,
+            stock_client: false,
+            far_box: false,
             router: None,
             flows: vec![Flow::default()],
             bundles: None,
@@ -150,14 +157,25 @@ impl Trial {
         let router =
             LinkEndConfig { agents: self.router.map(AgentConfig::Xcp).into_iter().collect(), arq: None };
         let ends = [router, LinkEndConfig::default()];
-        let topology = Topology::build_with(&self.link(), &ends, self.seed, self.terminal.is_some())?;
+        let topology = Topology::build_with(&self.link(), &ends, self.seed, self.far_end())?;
         let gateway =
             (self.split || self.terminal.is_some()).then_some((&topology.gateway, &self.congestion));
         let terminal = topology.terminal.as_ref().zip(self.terminal.as_ref());
-        let hosts = gateway.into_iter().chain(terminal);
-        let proxies = hosts.map(|(host, congestion)| Proxy::start(host, &self.proxy(congestion)));
+        let hosts: Vec<_> = gateway.into_iter().chain(terminal).collect();
+        if self.far_box {
+            hosts.iter().try_for_each(|(host, _)| host.sysctl("net.ipv4.tcp_fastopen", "3"))?;
+        }
+        let proxies = hosts.into_iter().map(|(host, congestion)| Proxy::start(host, &self.proxy(congestion)));
         let proxies = proxies.collect::<Result<_, _>>()?;
         Ok((topology, proxies))
+    }
+
+    fn far_end(&self) -> FarEnd {
+        match (&self.terminal, self.stock_client) {
+            (Some(_), _) => FarEnd::Terminal,
+            (None, true) => FarEnd::StockClient,
+            (None, false) => FarEnd::Client,
+        }
     }
 
     fn server(&self, topology: &Topology) -> std::io::Result<Server> {
@@ -184,8 +202,9 @@ impl Trial {
         format!(
             "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\n{rate}rtt = \
              \"{}\"\n\
-             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n",
+             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n{}",
             Span(self.rtt),
+            if self.far_box { far_box(&self.link()) } else { String::new() },
         )
     }
 

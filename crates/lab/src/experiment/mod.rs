@@ -6,6 +6,7 @@
 //! it runs trials in namespaces, a few at a time ([`Lab::side_by_side`]). Either way, one measure over the
 //! seeds becomes [`Curves`], from which tables, figures and verdicts are made.
 
+mod crowd;
 mod curves;
 mod disruptive;
 mod disruptive_kernel;
@@ -18,6 +19,7 @@ mod observers;
 mod pepsal;
 mod psats09;
 mod radius07;
+mod short_downloads;
 mod snoop_senders;
 mod surrey;
 mod unknown_capacity;
@@ -64,7 +66,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 22] = [
+pub const ALL: [Experiment; 24] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -87,6 +89,8 @@ pub const ALL: [Experiment; 22] = [
     explicit_railway::RAILWAY,
     explicit_shares::SHARES,
     unknown_capacity::UNKNOWN_CAPACITY,
+    short_downloads::SHORT_DOWNLOADS,
+    crowd::CROWD,
 ];
 
 /// Finds an experiment by its name.
