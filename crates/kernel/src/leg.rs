@@ -31,6 +31,9 @@ pub struct LegSettings {
     pub pacing_cap: Option<Rate>,
     /// Data may come and go with the SYN (RFC 7413).
     pub fast_open: bool,
+    /// At the leg's other end is a box with the same settings: SYNs carry data without a cookie, and answers to
+    /// them rely on its receive buffer.
+    pub far_box: bool,
     /// After an outage the sender tries again within this time.
     pub restart_within: Option<Duration>,
     /// Connections live through an outage of this length.
@@ -122,7 +125,21 @@ impl Leg {
     /// Whether data may come and go with the SYN. Listeners and connecting code must see to it: `connect(2)`
     /// takes no data.
     pub fn fast_open(&self) -> bool {
-        self.settings.fast_open
+        self.settings.fast_open || self.settings.far_box
+    }
+
+    /// Prepares a socket for data with the SYN, before `listen(2)` or `connect(2)`, beside
+    /// [`apply`](Self::apply): between two boxes no cookie is asked for.
+    pub fn apply_fast_open(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        if self.settings.far_box { sockopt::set_fast_open_without_cookie(socket) } else { Ok(()) }
+    }
+
+    /// The window of the box at the other end before its first acknowledgement tells it, bytes: the kernel
+    /// keeps half of a receive buffer for its bookkeeping. `None` where there is no such box, or where its
+    /// buffer is the kernel's affair.
+    pub fn far_window(&self) -> Option<u32> {
+        let buffer = self.settings.receive_buffer.filter(|_| self.settings.far_box)?;
+        u32::try_from(buffer.get() / 2).ok()
     }
 
     /// Gives a socket the leg's settings: before `listen(2)`, so that accepted sockets inherit them, or

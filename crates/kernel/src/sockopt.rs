@@ -18,6 +18,11 @@ const TCP_RTO_MAX_MS: libc::c_int = 44;
 const TCP_REPAIR: libc::c_int = 19;
 const TCP_REPAIR_ON: libc::c_int = 1;
 const TCP_REPAIR_OFF: libc::c_int = 0;
+const TCP_REPAIR_OFF_NO_WP: libc::c_int = -1;
+/// `TCP_REPAIR_WINDOW` of linux/tcp.h, since Linux 4.8.
+const TCP_REPAIR_WINDOW: libc::c_int = 29;
+/// `TCP_FASTOPEN_NO_COOKIE` of linux/tcp.h, since Linux 4.15.
+const TCP_FASTOPEN_NO_COOKIE: libc::c_int = 34;
 /// `TCP_TIMESTAMP` of linux/tcp.h, since Linux 3.9.
 const TCP_TIMESTAMP: libc::c_int = 24;
 /// `TCP_RTO_MAX_MS` accepts 1 s to 120 s.
@@ -96,6 +101,37 @@ pub fn probe_with_clock_turned_back(fd: impl AsFd, by: Duration) -> io::Result<(
     turned
 }
 
+/// `struct tcp_repair_window` of linux/tcp.h.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct RepairWindow {
+    snd_wl1: u32,
+    snd_wnd: u32,
+    max_window: u32,
+    rcv_wnd: u32,
+    rcv_wup: u32,
+}
+
+/// Takes the receiver's window to be at least so many bytes, until a segment of the receiver's tells it. A SYN
+/// cannot tell of more than 64 kB (RFC 7323 §2.2), so that without this an answer to data in a SYN (RFC 7413)
+/// stops there for a round trip. What the receiver has no room for is lost. Needs `CAP_NET_ADMIN`.
+pub fn assume_send_window(fd: impl AsFd, bytes: u32) -> io::Result<()> {
+    let reuses_address = rustix_sockopt::socket_reuseaddr(&fd)?;
+    set_int(&fd, libc::IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON)?;
+    let widened = widen_send_window(&fd, bytes);
+    set_int(&fd, libc::IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP)?;
+    rustix_sockopt::set_socket_reuseaddr(&fd, reuses_address)?;
+    widened
+}
+
+fn widen_send_window(fd: &impl AsFd, bytes: u32) -> io::Result<()> {
+    let mut window = RepairWindow::default();
+    get(fd, libc::IPPROTO_TCP, TCP_REPAIR_WINDOW, &mut window)?;
+    window.snd_wnd = window.snd_wnd.max(bytes);
+    window.max_window = window.max_window.max(window.snd_wnd);
+    set(fd, libc::IPPROTO_TCP, TCP_REPAIR_WINDOW, &window)
+}
+
 fn turn_back(fd: &impl AsFd, by: Duration) -> io::Result<()> {
     let mut clock: libc::c_uint = 0;
     get(fd, libc::IPPROTO_TCP, TCP_TIMESTAMP, &mut clock)?;
@@ -171,6 +207,13 @@ pub fn max_pacing_rate(fd: impl AsFd) -> io::Result<Option<u64>> {
 /// `net.ipv4.tcp_fastopen` is set.
 pub fn set_fast_open_queue(fd: impl AsFd, pending: u16) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, pending.into())
+}
+
+/// Lets data go or come with a SYN without a cookie (`TCP_FASTOPEN_NO_COOKIE`): set it before `connect(2)` or
+/// `listen(2)`. A cookie proves that the sender of a SYN receives at its address (RFC 7413 §4.1); this is for
+/// paths on which nobody else's SYNs come.
+pub fn set_fast_open_without_cookie(fd: impl AsFd) -> io::Result<()> {
+    set_int(fd, libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1)
 }
 
 /// Marks the packets of this socket with a differentiated services code point, 0–63 (RFC 2474).

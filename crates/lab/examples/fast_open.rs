@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use bentpipe_lab::topology::{Proxy, SATELLITE, Topology};
+use bentpipe_lab::topology::{FarEnd, Proxy, SATELLITE, Topology};
 use bentpipe_link::Profile;
 use bentpipe_proxy::Config;
 
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn exchange_times(fast_open: bool, connections: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
-    let topology = Topology::build_with(&Profile::Geo.config(), &Default::default(), 1, true)?;
+    let topology = Topology::build_with(&Profile::Geo.config(), &Default::default(), 1, FarEnd::Terminal)?;
     let Topology { client, terminal, gateway, server, .. } = &topology;
     let text = format!(
         "[legs.satellite]\ninterface = \"{SATELLITE}\"\nrate = \"10Mbit/s\"\nfast_open = {fast_open}\n"

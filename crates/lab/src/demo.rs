@@ -14,7 +14,7 @@ use crate::Error;
 use crate::download::{Download, Progress, Request, SAMPLE_INTERVAL};
 use crate::figure::{Axis, Figure, Legend, Plot, Series, Style};
 use crate::results::World;
-use crate::topology::{PAYLOAD_SHARE, Proxy, SATELLITE, Topology, symmetric};
+use crate::topology::{FarEnd, PAYLOAD_SHARE, Proxy, SATELLITE, Topology, symmetric};
 
 /// A slow download is stopped when it has taken this many times as long as the slowest one through the proxy,
 /// and at least [`STOP_AFTER`].
@@ -219,7 +219,8 @@ fn run(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Run,
 /// What was downloaded, and by which congestion control: a kernel may not have the one that was wanted.
 fn cross(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<(Download, String), Error> {
     let fail = |source| Error::Transfer { run: scheme.name(), source };
-    let topology = Topology::build(&settings.link(), settings.seed)?;
+    let topology =
+        Topology::build_with(&settings.link(), &Default::default(), settings.seed, FarEnd::StockClient)?;
     let congestion = match scheme {
         Scheme::EndToEnd(congestion) => Some(congestion.as_str()),
         Scheme::Split(_) => None,

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod course;
+pub mod crowd;
 pub mod demo;
 pub mod download;
 pub mod experiment;

@@ -121,6 +121,14 @@ impl From<Summary> for Estimate {
     }
 }
 
+/// The 95th percentile of values in ascending order, by rank: of twenty values the nineteenth.
+///
+/// # Panics
+/// If there are none.
+pub fn at_95(sorted: &[f64]) -> f64 {
+    sorted[(sorted.len() * 95).div_ceil(100) - 1]
+}
+
 /// Jain's fairness index of the shares of n users: (Σx)² / (n·Σx²), from 1/n (one user has everything) to 1
 /// (all have the same).
 ///

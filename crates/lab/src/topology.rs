@@ -19,7 +19,7 @@ use bentpipe_link::agent::LinkEndConfig;
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_proxy::{Config, Daemon};
 use bentpipe_testbed::{Namespace, SatelliteLink, Subnet, default_route, forwarding, veth};
-use bentpipe_units::{Probability, Rate};
+use bentpipe_units::{ByteCount, Probability, Rate};
 
 use crate::Error;
 use crate::download::{Download, Progress, Request, Server, download};
@@ -35,16 +35,16 @@ const PORT: u16 = 80;
 /// The payload share of a full-size packet: its 1500 bytes less the headers of IPv4 and TCP and the
 /// timestamps option.
 pub(crate) const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
-/// The client's receive buffer in bandwidth-delay products: one window in flight and one that waits behind a
+/// An opened receive buffer in bandwidth-delay products: one window in flight and one that waits behind a
 /// lost segment; the kernel's bookkeeping doubles both. From the default of 64 kB, the receiver would need
 /// four round trips to open its window, whatever the sender does.
-const CLIENT_BUFFER_BDPS: u64 = 4;
+const RECEIVE_BUFFER_BDPS: u64 = 4;
 /// The gateway's send buffer in bandwidth-delay products, as `bentpipe doctor` advises.
 const GATEWAY_BUFFER_BDPS: u64 = 4;
 /// The kernel's default maximum of a send buffer, bytes.
 const DEFAULT_SEND_BUFFER: u64 = 4_194_304;
-/// The kernel's default maximum of a receive buffer, bytes.
-const DEFAULT_RECEIVE_BUFFER: u64 = 33_554_432;
+/// The kernel's default initial receive buffer, half of which is the first window, and maximum, bytes.
+const DEFAULT_RECEIVE_BUFFER: (u64, u64) = (131_072, 33_554_432);
 const SATELLITE_SUBNET: Subnet = Subnet::new(1);
 const TERRESTRIAL_SUBNET: Subnet = Subnet::new(2);
 const CLIENT_SUBNET: Subnet = Subnet::new(3);
@@ -64,28 +64,47 @@ pub struct Topology {
     pub server: Namespace,
 }
 
+/// The host at the far end of the satellite link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FarEnd {
+    /// The client. Its receive buffer is as large as the link needs, so that what is measured is the sender.
+    #[default]
+    Client,
+    /// The client, with the receive buffer that its kernel has by itself.
+    StockClient,
+    /// A terminal for a second proxy, whose receive buffer is as large as the link needs. The client is behind
+    /// it and has its kernel's own.
+    Terminal,
+}
+
 /// A link that is the same both ways, with a round-trip time of the empty link and a packet error rate.
 pub fn symmetric(rate: Rate, rtt: Duration, per: Probability) -> LinkConfig {
     LinkConfig::symmetric(DirectionConfig { rate: Some(rate), delay: rtt / 2, per, ..Default::default() })
 }
 
+/// The keys of a leg of both boxes that know of each other.
+pub fn far_box(config: &LinkConfig) -> String {
+    let buffer = config.forward.bdp().map_or(0, |bdp| RECEIVE_BUFFER_BDPS * bdp.get());
+    format!("far_box = true\nreceive_buffer = \"{}\"\n", ByteCount::new(buffer.max(DEFAULT_RECEIVE_BUFFER.0)))
+}
+
 impl Topology {
     /// Builds client, gateway and server, starts the link, and sets addresses and routes of IPv4 and IPv6.
     pub fn build(config: &LinkConfig, seed: u64) -> Result<Self, Error> {
-        Self::build_with(config, &Default::default(), seed, false)
+        Self::build_with(config, &Default::default(), seed, FarEnd::Client)
     }
 
-    /// The same with agents and ARQs at the link's ends, the gateway's and the far one; and, if wanted, with
-    /// a terminal.
+    /// The same with agents and ARQs at the link's ends, the gateway's and the far one, and with another host
+    /// there.
     pub fn build_with(
         config: &LinkConfig,
         link_ends: &[LinkEndConfig; 2],
         seed: u64,
-        with_terminal: bool,
+        far_end: FarEnd,
     ) -> Result<Self, Error> {
         let [client, gateway, server] = ["client", "gateway", "server"].map(Namespace::new);
         let (client, gateway, server) = (client?, gateway?, server?);
-        let terminal = with_terminal.then(|| Namespace::new("terminal")).transpose()?;
+        let terminal = (far_end == FarEnd::Terminal).then(|| Namespace::new("terminal")).transpose()?;
         let far = terminal.as_ref().unwrap_or(&client);
         let ends = ((&gateway, SATELLITE), (far, SATELLITE));
         let link = SatelliteLink::start_with_agents(ends.0, ends.1, config, link_ends, seed, MTU)?;
@@ -93,9 +112,13 @@ impl Topology {
         default_route(far, SATELLITE_SUBNET.left4())?;
         default_route(far, SATELLITE_SUBNET.left6())?;
         lan(&gateway, &server, TERRESTRIAL_SUBNET)?;
-        open_receive_window(far, config)?;
+        match far_end {
+            FarEnd::StockClient => stock_receive_window(&client)?,
+            FarEnd::Client | FarEnd::Terminal => open_receive_window(far, config)?,
+        }
         open_send_buffer(&gateway, config)?;
         if let Some(terminal) = &terminal {
+            stock_receive_window(&client)?;
             lan(terminal, &client, CLIENT_SUBNET)?;
             default_route(&gateway, SATELLITE_SUBNET.right4())?;
             default_route(&gateway, SATELLITE_SUBNET.right6())?;
@@ -190,9 +213,19 @@ fn open_send_buffer(host: &Namespace, config: &LinkConfig) -> Result<(), Error> 
 /// Gives a host the receive buffer that its link needs, as `bentpipe doctor` advises.
 fn open_receive_window(host: &Namespace, config: &LinkConfig) -> Result<(), Error> {
     if let Some(bdp) = config.forward.bdp() {
-        let initial = (CLIENT_BUFFER_BDPS * bdp.get()).max(131_072);
-        let most = initial.max(DEFAULT_RECEIVE_BUFFER);
-        host.sysctl("net.ipv4.tcp_rmem", &format!("4096 {initial} {most}"))?;
+        let (initial, most) = DEFAULT_RECEIVE_BUFFER;
+        let initial = (RECEIVE_BUFFER_BDPS * bdp.get()).max(initial);
+        set_receive_buffer(host, initial, initial.max(most))?;
     }
     Ok(())
+}
+
+/// A new namespace has what the host has, which its operator may have changed.
+fn stock_receive_window(host: &Namespace) -> Result<(), Error> {
+    let (initial, most) = DEFAULT_RECEIVE_BUFFER;
+    set_receive_buffer(host, initial, most)
+}
+
+fn set_receive_buffer(host: &Namespace, initial: u64, most: u64) -> Result<(), Error> {
+    Ok(host.sysctl("net.ipv4.tcp_rmem", &format!("4096 {initial} {most}"))?)
 }

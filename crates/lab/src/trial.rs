@@ -19,7 +19,7 @@ use bentpipe_units::{ByteCount, Probability, Rate, Span, Time};
 use crate::Error;
 use crate::course::{Carries, Course};
 use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
-use crate::topology::{PAYLOAD_SHARE, Proxy, SATELLITE, Topology, symmetric};
+use crate::topology::{FarEnd, PAYLOAD_SHARE, Proxy, SATELLITE, Topology, far_box, symmetric};
 use nodes::Nodes;
 pub use way_back::WayBack;
 use way_back::{Sink, upload};
@@ -64,6 +64,11 @@ pub struct Trial {
     pub terminal: Option<String>,
     /// `receive_buffer` of its satellite leg; `None`: the kernel's autotuning.
     pub terminal_receive_buffer: Option<ByteCount>,
+    /// The client's kernel has its own receive buffer, and not one that the link needs. With a box at the
+    /// terminal it always has.
+    pub stock_client: bool,
+    /// Both boxes know of each other: requests and answers travel with the SYNs.
+    pub far_box: bool,
     /// A router of XCP behind the gateway, at its end of the link.
     pub router: Option<XcpConfig>,
     /// The downloads.
@@ -131,6 +136,8 @@ impl Trial {
             split: true,
             terminal: None,
             terminal_receive_buffer: None,
+            stock_client: false,
+            far_box: false,
             router: None,
             flows: vec![Flow::default()],
             bundles: None,
@@ -176,16 +183,27 @@ impl Trial {
         let router =
             LinkEndConfig { agents: self.router.map(AgentConfig::Xcp).into_iter().collect(), arq: None };
         let ends = [router, self.way_back.as_ref().map(WayBack::end).unwrap_or_default()];
-        let topology = Topology::build_with(&self.link(), &ends, self.seed, self.terminal.is_some())?;
+        let topology = Topology::build_with(&self.link(), &ends, self.seed, self.far_end())?;
         let receiver = topology.terminal.as_ref().unwrap_or(&topology.client);
         self.receiver.iter().try_for_each(|(key, value)| receiver.sysctl(key, value))?;
         let gateway =
             (self.split || self.terminal.is_some()).then(|| (&topology.gateway, self.leg(&self.congestion)));
         let terminal = topology.terminal.as_ref().zip(self.terminal_leg());
-        let hosts = gateway.into_iter().chain(terminal);
-        let proxies = hosts.map(|(host, leg)| Proxy::start(host, &proxy(&leg)));
+        let hosts: Vec<_> = gateway.into_iter().chain(terminal).collect();
+        if self.far_box {
+            hosts.iter().try_for_each(|(host, _)| host.sysctl("net.ipv4.tcp_fastopen", "3"))?;
+        }
+        let proxies = hosts.into_iter().map(|(host, leg)| Proxy::start(host, &proxy(&leg)));
         let proxies = proxies.collect::<Result<_, _>>()?;
         Ok((topology, proxies))
+    }
+
+    fn far_end(&self) -> FarEnd {
+        match (&self.terminal, self.stock_client) {
+            (Some(_), _) => FarEnd::Terminal,
+            (None, true) => FarEnd::StockClient,
+            (None, false) => FarEnd::Client,
+        }
     }
 
     fn server(&self, topology: &Topology) -> std::io::Result<Server> {
@@ -215,7 +233,8 @@ impl Trial {
         let told = self.configured.map(told).unwrap_or_default();
         format!(
             "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\n{told}\
-             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n",
+             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n{}",
+            if self.far_box { far_box(&self.link()) } else { String::new() },
         )
     }
 

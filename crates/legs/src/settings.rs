@@ -33,6 +33,9 @@ pub struct SatelliteLeg {
     /// Whether SYNs may carry data (RFC 7413).
     #[serde(default)]
     pub fast_open: bool,
+    /// Whether another bentpipe is at the leg's other end, with the same settings of the leg.
+    #[serde(default)]
+    pub far_box: bool,
     /// Data is retransmitted within this time after an outage.
     pub restart_within: Option<Span>,
     /// Connections survive an outage of this length.
@@ -80,6 +83,7 @@ impl SatelliteLeg {
             rtt: self.rtt.get(),
             pacing_cap: self.pacing_cap,
             fast_open: self.fast_open,
+            far_box: self.far_box,
             restart_within: self.restart_within.map(Span::get),
             survive_outage: self.survive_outage.map(Span::get),
             keepalive: Keepalive::of(self.keepalive),
@@ -103,6 +107,7 @@ impl TerrestrialLeg {
             rtt: TERRESTRIAL_RTT,
             pacing_cap: self.pacing_cap,
             fast_open: false,
+            far_box: false,
             restart_within: self.restart_within.map(Span::get),
             survive_outage: self.survive_outage.map(Span::get),
             keepalive: Keepalive::of(self.keepalive),

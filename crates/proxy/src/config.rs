@@ -321,6 +321,7 @@ rate = "10Mbit/s"
 rtt = "540ms"
 pacing_cap = "8Mbit/s"
 fast_open = true
+far_box = true
 restart_within = "1s"
 survive_outage = "25m"
 send_buffer = "4MiB"
@@ -382,6 +383,7 @@ hide_sack = false
         assert_eq!(settings.rate, Some(Rate::mbps(10)));
         assert_eq!(settings.rtt, Duration::from_millis(540));
         assert_eq!((settings.pacing_cap, settings.fast_open), (Some(Rate::mbps(8)), true));
+        assert!(settings.far_box);
         assert_eq!(settings.survive_outage, Some(Duration::from_secs(1500)));
         assert_eq!(settings.receive_buffer, Some(ByteCount::new(2 << 20)));
         assert_eq!(config.terrestrial.settings().congestion.as_deref(), Some("cubic"));

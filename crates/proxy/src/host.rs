@@ -122,7 +122,7 @@ pub fn ports(config: &Config) -> Check {
 /// Settings of the host without which what the configuration asks for does not work. A start warns of them.
 pub fn settings(config: &Config) -> Vec<Check> {
     let mut checks = families::forwarding();
-    checks.extend(config.legs.values().any(|leg| leg.fast_open).then(kernel::fast_open));
+    checks.extend(config.legs.values().any(|leg| leg.fast_open || leg.far_box).then(kernel::fast_open));
     checks.extend(weights(config));
     checks
 }

@@ -4,6 +4,7 @@
 mod accept;
 mod access_log;
 mod connect;
+mod early_answers;
 mod flow_query;
 mod inherit;
 mod outage_probes;
@@ -21,6 +22,7 @@ use std::time::Instant;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
+use self::early_answers::EarlyAnswers;
 use self::flow_query::Surveys;
 use self::outage_probes::OutageProbes;
 use self::timers::SWEEP;
@@ -84,6 +86,7 @@ pub(crate) struct Worker {
     flows: Slab<Flow>,
     /// Connections towards legs with Fast Open whose clients have not sent data yet.
     awaiting_data: AwaitingData,
+    early_answers: EarlyAnswers,
     pool: BufferPool,
     /// Flows that have more to do without waiting for epoll.
     ready: VecDeque<Key>,
@@ -140,6 +143,7 @@ impl Worker {
             patience: Patience::default(),
             flows: Slab::new(),
             awaiting_data: AwaitingData::new(),
+            early_answers: EarlyAnswers::default(),
             pool: BufferPool::new(relay),
             ready: VecDeque::new(),
             draining: Vec::new(),

@@ -26,6 +26,13 @@
 /* and for segments that are being made. */
 #define EXPLICIT_SPARE_SEGMENTS 4
 /*
+ * Two segments leave together, which halves the work, unless they take this long at the sender's rate: of a
+ * crowd, each would have a second segment wait in the link's queue.
+ */
+#define EXPLICIT_PAIR_US 20000
+/* The relay pushes a connection so often that has sent its SYN-ACK and is not established yet. */
+#define EXPLICIT_PUSHED_US 5000
+/*
  * Upper bounds that no arithmetic below can overflow: of the window, segments; of the rate, bytes per second;
  * of a time.
  */
@@ -195,19 +202,41 @@ static inline u64 explicit_round_trip_us(const struct explicit_path *p, u64 shor
 	return min_u64(shortest_us + queue_us + back_us, EXPLICIT_TIME_MAX_US);
 }
 
+/* The rate alone, for the next transmission. */
+static inline void explicit_pace(const struct explicit_path *p, struct explicit_socket *s)
+{
+	u64 mss = max_u64(s->mss, 1);
+	u64 rate = min_u64(s->rate, EXPLICIT_RATE_MAX) * mss / (mss + s->header);
+
+	if (!rate) { /* No controller allocates this link, or not yet. */
+		u64 rtt_us = explicit_round_trip_us(p, explicit_shortest_us(p, s->empty_rtt_us));
+
+		rate = EXPLICIT_STANDARD_WINDOW * mss * USEC_PER_SEC / rtt_us;
+	}
+	s->pacing_rate = max_u64(min_u64(rate, s->max_pacing_rate), 1);
+}
+
+/* How many segments leave together at least. */
+static inline u32 explicit_burst(u64 pacing_rate, u32 mss)
+{
+	return pacing_rate * EXPLICIT_PAIR_US < 2 * USEC_PER_SEC * mss ? 1 : 2;
+}
+
+/* The segments that are sent in so many microseconds, and one. */
+static inline u32 explicit_segments_in(u64 pacing_rate, u32 mss, u32 time_us)
+{
+	return min_u64(pacing_rate * time_us / USEC_PER_SEC / max_u64(mss, 1), EXPLICIT_WINDOW_MAX) + 1;
+}
+
 /* Rate and window. */
 static inline void explicit_obey(const struct explicit_path *p, struct explicit_socket *s)
 {
 	u64 rtt_us = explicit_round_trip_us(p, explicit_shortest_us(p, s->empty_rtt_us));
 	u64 mss = max_u64(s->mss, 1);
-	u64 rate = min_u64(s->rate, EXPLICIT_RATE_MAX) * mss / (mss + s->header);
 
-	if (!rate) /* No controller allocates this link, or not yet. */
-		rate = EXPLICIT_STANDARD_WINDOW * mss * USEC_PER_SEC / rtt_us;
-	rate = max_u64(min_u64(rate, s->max_pacing_rate), 1);
-	s->pacing_rate = rate;
+	explicit_pace(p, s);
 	u64 covered_us = rtt_us + rtt_us / EXPLICIT_QUARTER + EXPLICIT_SCHEDULING_US;
-	u64 window = rate * covered_us / USEC_PER_SEC / mss + EXPLICIT_SPARE_SEGMENTS;
+	u64 window = s->pacing_rate * covered_us / USEC_PER_SEC / mss + EXPLICIT_SPARE_SEGMENTS;
 	window = min_u64(min_u64(window, EXPLICIT_WINDOW_MAX), s->cwnd_clamp);
 	s->cwnd = max_u64(window, 1);
 }
@@ -215,7 +244,8 @@ static inline void explicit_obey(const struct explicit_path *p, struct explicit_
 /*
  * The rate of a connection that the controller has not set one for yet: its share, by weight, of `rate`,
  * which those that the controller knows of, of `known_weight`, share with those that have begun since, of
- * `joined`.
+ * `joined`. It is asked for before each transmission: the first of a crowd must not keep the share that it
+ * had alone.
  */
 static inline u64 explicit_initial_rate(u64 rate, u32 weight, u32 known_weight, u32 joined)
 {

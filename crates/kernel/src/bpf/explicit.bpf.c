@@ -158,20 +158,50 @@ static u64 rate_of(const struct explicit *e, const struct slot *slot)
 	return explicit_initial_rate(leg->rate, e->weight, leg->weight, leg->joined);
 }
 
+static void describe(struct explicit_socket *s, const struct sock *sk, const struct explicit *e,
+		     const struct slot *slot)
+{
+	const struct tcp_sock *tp = tcp_sk(sk);
+	struct leg *leg = leg_of(e);
+
+	__builtin_memset(s, 0, sizeof(*s));
+	s->rate = rate_of(e, slot);
+	s->max_pacing_rate = sk->sk_max_pacing_rate;
+	s->empty_rtt_us = leg ? max_u64(leg->rtt_us, 1) : 0;
+	s->mss = tp->mss_cache;
+	s->header = header_length(sk);
+	s->cwnd_clamp = tp->snd_cwnd_clamp;
+}
+
+/* The controller has not set its rate yet, and others begin at the same time. */
+static bool is_in_crowd(const struct explicit *e, const struct slot *slot)
+{
+	struct leg *leg = leg_of(e);
+
+	return slot && !slot->rate && leg && leg->joined > e->weight;
+}
+
+/* The rate for the next transmission. */
+static void pace(struct sock *sk, const struct explicit *e, const struct slot *slot)
+{
+	struct explicit_socket s;
+
+	describe(&s, sk, e, slot);
+	explicit_pace(&e->path, &s);
+	/*
+	 * After a pause the kernel waits only for half of the time that a segment takes. Of a crowd, all second
+	 * segments would come while the first ones are queueing.
+	 */
+	sk->sk_pacing_rate = is_in_crowd(e, slot) ? max_u64(s.pacing_rate / 2, 1) : s.pacing_rate;
+}
+
 /* Rate and window. */
 static void obey(struct sock *sk, const struct explicit *e, const struct slot *slot)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
-	struct leg *leg = leg_of(e);
-	struct explicit_socket s = {
-		.rate = rate_of(e, slot),
-		.max_pacing_rate = sk->sk_max_pacing_rate,
-		.empty_rtt_us = leg ? max_u64(leg->rtt_us, 1) : 0,
-		.mss = tp->mss_cache,
-		.header = header_length(sk),
-		.cwnd_clamp = tp->snd_cwnd_clamp,
-	};
+	struct explicit_socket s;
 
+	describe(&s, sk, e, slot);
 	explicit_obey(&e->path, &s);
 	sk->sk_pacing_rate = s.pacing_rate;
 	tp->snd_cwnd = s.cwnd;
@@ -281,11 +311,29 @@ void BPF_PROG(explicit_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 
 		if (leg)
 			__sync_fetch_and_add(&leg->joined, e->weight);
-		slot->rate = rate_of(e, slot);
 	}
 	report(sk, e, slot);
 	slot->in_flight = 1;
 	obey(sk, e, slot);
+	pace(sk, e, slot);
+}
+
+/*
+ * The kernel asks before each transmission how many segments are to leave together at least. That is the
+ * moment to take a new rate: a connection that began with others may have to wait a round trip for its first
+ * acknowledgement. The window is left alone, which after a retransmission timeout is the kernel's.
+ */
+SEC("struct_ops")
+u32 BPF_PROG(explicit_min_tso_segs, struct sock *sk)
+{
+	struct explicit *e = tcp_private(sk);
+	struct slot *slot = slot_of(e);
+
+	pace(sk, e, slot);
+	/* Before its handshake is complete the kernel does not wake it: the relay does, now and then. */
+	if (sk->__sk_common.skc_state == TCP_SYN_RECV)
+		return explicit_segments_in(sk->sk_pacing_rate, tcp_sk(sk)->mss_cache, EXPLICIT_PUSHED_US);
+	return is_in_crowd(e, slot) ? 1 : explicit_burst(sk->sk_pacing_rate, tcp_sk(sk)->mss_cache);
 }
 
 /* A loss is no reason to send less. */
@@ -314,6 +362,7 @@ struct tcp_congestion_ops bp_explicit = {
 	.release = (void *)explicit_release,
 	.cong_control = (void *)explicit_cong_control,
 	.cwnd_event = (void *)explicit_cwnd_event,
+	.min_tso_segs = (void *)explicit_min_tso_segs,
 	.ssthresh = (void *)explicit_ssthresh,
 	.undo_cwnd = (void *)explicit_undo_cwnd,
 	.sndbuf_expand = (void *)explicit_sndbuf_expand,

@@ -19,6 +19,7 @@
 /* The common part of sockets and of connections without one yet. */
 struct sock_common {
 	unsigned short skc_family;
+	volatile unsigned char skc_state; /* RFC 9293's, as Linux numbers them */
 	struct sock *skc_listener; /* of a connection that has no socket yet */
 };
 
@@ -104,6 +105,7 @@ struct tcp_congestion_ops {
 	void (*set_state)(struct sock *sk, u8 new_state);
 	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
 	void (*cong_control)(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs);
+	u32 (*min_tso_segs)(struct sock *sk);
 	u32 (*undo_cwnd)(struct sock *sk);
 	u32 (*sndbuf_expand)(struct sock *sk);
 	void (*init)(struct sock *sk);
@@ -144,6 +146,9 @@ struct bpf_sock_ops_kern {
 #define TCP_CA_NAME_MAX 16
 #define TCPHDR_SYN 0x02
 #define TCPHDR_ACK 0x10
+
+/* skc_state of a connection that has had a SYN, and whose SYN-ACK is not acknowledged. */
+#define TCP_SYN_RECV 3
 
 /* sk_pacing_status: TCP paces by its own timer unless the fq queueing discipline already does. */
 enum {

@@ -19,7 +19,8 @@ use crate::results::World;
 const TERRESTRIAL: Rate = Rate::mbps(1000);
 /// A transfer that takes longer than this has failed.
 const TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-/// The client's receive buffer in bandwidth-delay products, as in the namespaces.
+/// The client's receive buffer in bandwidth-delay products. The kernel's own begins small and grows, which
+/// virtual time does not model.
 const CLIENT_BUFFER_BDPS: u64 = 4;
 const SMALLEST_BUFFER: u64 = 131_072;
 

@@ -6,6 +6,7 @@
 //! it runs trials in namespaces, a few at a time ([`Lab::side_by_side`]). Either way, one measure over the
 //! seeds becomes [`Curves`], from which tables, figures and verdicts are made.
 
+mod crowd;
 mod curves;
 mod disruptive;
 mod disruptive_kernel;
@@ -21,6 +22,7 @@ mod psats09;
 mod radius07;
 mod rain_fade;
 mod return_link;
+mod short_downloads;
 mod snoop_senders;
 mod surrey;
 mod told;
@@ -69,7 +71,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 25] = [
+pub const ALL: [Experiment; 27] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -95,6 +97,8 @@ pub const ALL: [Experiment; 25] = [
     leo::LEO,
     rain_fade::RAIN_FADE,
     return_link::RETURN_LINK,
+    short_downloads::SHORT_DOWNLOADS,
+    crowd::CROWD,
 ];
 
 /// Finds an experiment by its name.

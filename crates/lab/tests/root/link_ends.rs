@@ -2,7 +2,7 @@
 
 use crate::common::{missing, symmetric};
 use bentpipe_lab::download::{Download, Progress, Request, SAMPLE_INTERVAL};
-use bentpipe_lab::topology::Topology;
+use bentpipe_lab::topology::{FarEnd, Topology};
 use bentpipe_link::LinkConfig;
 use bentpipe_link::agent::snoop::{SnoopConfig, SnoopCounters};
 use bentpipe_link::agent::{AgentConfig, AgentReport, LinkEndConfig};
@@ -25,7 +25,7 @@ fn snoop() -> SnoopConfig {
 
 fn with_snoop(config: &LinkConfig, snoop: SnoopConfig) -> Topology {
     let gateway = LinkEndConfig { agents: vec![AgentConfig::Snoop(snoop)], arq: None };
-    Topology::build_with(config, &[gateway, LinkEndConfig::default()], 1, false).unwrap()
+    Topology::build_with(config, &[gateway, LinkEndConfig::default()], 1, FarEnd::Client).unwrap()
 }
 
 fn snoop_counters(topology: &Topology) -> SnoopCounters {

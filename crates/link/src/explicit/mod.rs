@@ -59,6 +59,9 @@ const SEEN_LATE: Duration = Duration::from_millis(30);
 /// than that, every acknowledgement is of a single segment, and the delay is not taken for a queue.
 const DELAYED_ACK: Duration = Duration::from_millis(45);
 const SPARSE: f64 = 2.0 * 1500.0 / 0.04;
+/// While a queue is drained, the next packet of a sender comes within this time, or within twice the time that
+/// it takes at its full share.
+const PLANNED: (f64, Duration) = (1500.0, Duration::from_millis(100));
 /// A connection that has been silent for this long, and for two round trips, begins anew.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 /// After so long without a connection, the measured capacity is a memory: what it was, and not what it is.
@@ -532,7 +535,7 @@ impl RateAllocator {
             let most = flow.limited_to.map_or(unlimited, |used| LIMITED_CLAIM * used);
             Some(Claim { weight: report.weight.max(1), most })
         }));
-        let level = max_min::level(budget, &mut self.claims.clone());
+        let level = max_min::level(budget, &mut self.claims.clone()).max(self.least_level());
         let limited = self.claims.iter().filter(|claim| claim.most < level * f64::from(claim.weight));
         let limited =
             limited.fold((0.0, 0), |(bytes, weight), claim| (bytes + claim.most, weight + claim.weight));
@@ -552,6 +555,13 @@ impl RateAllocator {
             flow.rate = if flow.active { flow.full } else { 0.0 };
             give(report.id, flow.rate);
         }
+    }
+
+    /// The least that draining a queue leaves to a full share. A sender plans its next packet when it sends one:
+    /// at the rate of a moment, a crowd's would come seconds later, and the link would run idle.
+    fn least_level(&self) -> f64 {
+        let usual = max_min::level(self.capacity.budget(Duration::ZERO), &mut self.claims.clone());
+        (usual / 2.0).min(PLANNED.0 / PLANNED.1.as_secs_f64())
     }
 
     /// Takes a new configuration. Measurements are kept.

@@ -444,6 +444,25 @@ fn many_connections_that_begin_at_once_do_not_flood_the_link() {
     assert!(bed.use_over(10.0) > 0.97);
 }
 
+/// Each plans its next packet when it sends one: at a tenth of its rate that would be seconds ahead.
+#[test]
+fn draining_a_queue_leaves_each_of_a_crowd_half_of_its_share() {
+    const CROWD: usize = 150;
+    let mut bed = Testbed::new(Some(10), 5, 600);
+    (0..CROWD).for_each(|_| _ = bed.join(1, ALL));
+    let (mut least, mut longest) = (f64::INFINITY, 0.0);
+    for _ in 0..500 {
+        bed.step();
+        let share = bed.allocator.estimate().capacity / CROWD as f64;
+        let lowest = bed.flows.iter().map(|flow| flow.rate).fold(f64::INFINITY, f64::min);
+        least = f64::min(least, lowest / share);
+        longest = f64::max(longest, bed.allocator.estimate().queue.as_secs_f64());
+    }
+    assert!(longest > 0.2, "{longest} s of queue were to be drained");
+    assert!(least > 0.49, "{least} of its share");
+    assert!(bed.allocator.estimate().queue < Duration::from_millis(50), "it has been drained");
+}
+
 /// The queue of the return path grows and drains again and again, faster and slower than a round trip.
 fn congest_the_return_path(bed: &mut Testbed, seconds: f64) {
     for step in 0..(seconds / TICK.as_secs_f64()) as usize {

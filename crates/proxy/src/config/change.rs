@@ -116,6 +116,7 @@ key_effects!(SatelliteLeg {
     rtt: NewConnections,
     pacing_cap: NewConnections,
     fast_open: NewConnections,
+    far_box: NewConnections,
     restart_within: NewConnections,
     survive_outage: NewConnections,
     keepalive: NewConnections,
@@ -477,7 +478,7 @@ mod tests {
     #[test]
     fn a_leg_that_comes_or_goes_is_one_change() {
         let more = "[legs.meo]\ninterface = \"sat1\"\nrate = \"5Mbit/s\"\n";
-        let summary = "interface sat1, rate 5Mbit/s, rtt 600ms, fast_open false";
+        let summary = "interface sat1, rate 5Mbit/s, rtt 600ms, fast_open false, far_box false";
         assert_eq!(differences("", more), [format!("legs.meo: - > {summary}, NewConnections")]);
         assert_eq!(differences(more, ""), [format!("legs.meo: {summary} > -, NewConnections")]);
     }

@@ -50,6 +50,7 @@ fn commented_out_values_are_the_defaults() {
     let [plain_leg, full_leg] = [&plain, &full].map(|config| &config.legs["satellite"]);
     assert_eq!(full_leg.congestion(), plain_leg.congestion());
     assert_eq!((full_leg.rtt, full_leg.fast_open), (plain_leg.rtt, plain_leg.fast_open));
+    assert_eq!(full_leg.far_box, plain_leg.far_box);
     let outage = plain.longest_outage();
     assert!(outage > Duration::ZERO);
     assert_eq!(full.limits.connecting(), plain.limits.connecting());

@@ -61,6 +61,7 @@ pub(crate) fn open(
         set_relay_options(&socket, &address)?;
         if leg.fast_open() {
             sockopt::set_fast_open_queue(&socket, FAST_OPEN_QUEUE)?;
+            leg.apply_fast_open(socket.as_fd())?;
         }
         leg.apply_weighted(socket.as_fd(), weight)
     };

@@ -77,7 +77,10 @@ fn connect_from(
     }
     socket.bind(&source.into())?;
     let sent = match early_data {
-        Some(word) => word.connect(&socket, &ends.server)?,
+        Some(word) => {
+            leg.apply_fast_open(socket.as_fd())?;
+            word.connect(&socket, &ends.server)?
+        }
         None => connect(&socket, &ends.server).map(|()| 0)?,
     };
     Ok(Upstream { socket: socket.into(), other_port: false, sent })

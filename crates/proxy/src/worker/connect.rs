@@ -9,6 +9,7 @@ use std::time::Instant;
 use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
+use bentpipe_kernel::tcp_info::{State, tcp_info};
 use bentpipe_legs::Legs;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -140,6 +141,11 @@ impl Worker {
         if ends.dscp != 0 {
             sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
         }
+        let from = legs.get(pair.client);
+        let fast_open = from.fast_open();
+        if let Some(window) = from.far_window() {
+            assume_far_window(&client, window)?;
+        }
         let upstream = self.start_upstream(&ends, legs.get(pair.server), pair.weight, early_data.as_ref())?;
         if let Some(word) = early_data {
             word.consume(&client, upstream.sent)?;
@@ -150,7 +156,11 @@ impl Worker {
         let mut flow = Flow::new(ends, Route { pair, legs }, client, server, upstream.sent as u64, permit);
         tracing::debug!(%flow, ?pair, "new flow");
         flow.join(&self.shared.leg_stats);
-        self.register(flow).map(drop)
+        let key = self.register(flow)?;
+        if fast_open {
+            self.answer_early(key);
+        }
+        Ok(())
     }
 
     pub(super) fn start_upstream(
@@ -188,6 +198,15 @@ impl Worker {
         }
         Ok(key)
     }
+}
+
+/// The client has sent its request with the SYN, and the other box's receive buffer is known: an answer need not
+/// wait for the acknowledgement that tells of it.
+fn assume_far_window(client: &OwnedFd, window: u32) -> io::Result<()> {
+    if tcp_info(client)?.state == State::SynReceived {
+        sockopt::assume_send_window(client, window)?;
+    }
+    Ok(())
 }
 
 /// The client as the socket's peer, the server as the address that the client meant: with `tproxy` it is the

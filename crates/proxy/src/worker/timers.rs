@@ -34,6 +34,7 @@ impl Worker {
             self.next_inspection = now + ROUND / ROUND_PARTS;
             self.inspect_some(now);
         }
+        self.push_early_answers(now);
         self.send_probes(now);
         if self.next_retirement.is_some_and(|at| at <= now) {
             self.retire_listeners(now);
@@ -88,7 +89,11 @@ impl Worker {
         let inspection = (self.flows.places() > 0).then_some(self.next_inspection);
         let probe = self.probes.due();
         let accepting = [self.next_retirement, self.resume_accepting, self.awaiting_data.due()];
-        let due = [sweep, inspection, probe].into_iter().chain(accepting).flatten().min()?;
+        let due = [sweep, inspection, probe, self.early_answers.due()]
+            .into_iter()
+            .chain(accepting)
+            .flatten()
+            .min()?;
         Timespec::try_from(due.saturating_duration_since(Instant::now())).ok()
     }
 }

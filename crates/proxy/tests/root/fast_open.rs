@@ -23,10 +23,15 @@ fn fast(relay: &str) -> String {
 
 /// Both boxes with Fast Open, allowed by both hosts.
 fn daemons(scene: &Symmetric, relay: &str) -> (Running, Running) {
+    both(scene, &fast(relay))
+}
+
+/// Both boxes with this configuration, and hosts that allow Fast Open.
+fn both(scene: &Symmetric, config: &str) -> (Running, Running) {
     for host in [&scene.near.gateway, &scene.far.gateway] {
         host.sysctl("net.ipv4.tcp_fastopen", "3");
     }
-    let start = |net: &crate::common::Net| net.try_daemon(&fast(relay)).unwrap();
+    let start = |net: &crate::common::Net| net.try_daemon(config).unwrap();
     (start(&scene.near), start(&scene.far))
 }
 
@@ -104,6 +109,26 @@ fn the_first_connection_gets_a_cookie_and_loses_nothing() {
     let listener = scene.far.listen(SERVER[0]);
     exchange_until(&scene, &listener, || counter(&scene.far.gateway, "TCPFastOpenCookieReqd") == 1);
     assert_eq!(opened_fast(&scene), (0, 0));
+}
+
+#[test]
+fn boxes_that_know_of_each_other_need_no_cookie() {
+    let Some(scene) = symmetric() else { return };
+    for relay in RELAYS {
+        let config = format!("{}far_box = true\nreceive_buffer = \"1MB\"\n", fast(relay));
+        let (mut near, mut far) = both(&scene, &config);
+        let mut exchanges = 0;
+        for address in SERVER {
+            let listener = scene.far.listen(address);
+            let before = opened_fast(&scene);
+            exchanges += exchange_until(&scene, &listener, || opened_fast(&scene) != before);
+        }
+        for daemon in [&mut near, &mut far] {
+            daemon.wait_for("flows_finished", exchanges);
+            assert_eq!(daemon.counter("bytes_down"), exchanges * REQUEST as u64, "{relay}");
+        }
+        assert_eq!(counter(&scene.far.gateway, "TCPFastOpenCookieReqd"), 0);
+    }
 }
 
 #[test]

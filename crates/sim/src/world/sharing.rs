@@ -21,7 +21,8 @@ pub(super) struct SharedDirection {
     members: Vec<Member>,
     /// As they were at the last tick.
     reports: Vec<Report>,
-    /// The weight of those that have begun since then.
+    /// Those that have begun since then, by their places among the members, and their weight.
+    newcomers: Vec<u32>,
     joined: u32,
     /// A tick is in the queue of events.
     ticking: bool,
@@ -46,7 +47,15 @@ impl SharedDirection {
     pub(super) fn of_scenario(scenario: &Scenario) -> Vec<SharedDirection> {
         let share = |hop, config: RateAllocatorConfig| {
             let (allocator, members, reports) = (RateAllocator::new(config), Vec::new(), Vec::new());
-            SharedDirection { hop, allocator, members, reports, joined: 0, ticking: false }
+            SharedDirection {
+                hop,
+                allocator,
+                members,
+                reports,
+                newcomers: Vec::new(),
+                joined: 0,
+                ticking: false,
+            }
         };
         let of_link = |(link, spec): (usize, &LinkSpec)| {
             [true, false].into_iter().zip(spec.shared).filter_map(move |(forward, config)| {
@@ -66,15 +75,26 @@ impl SharedDirection {
         Some(Slot { share: number as u32, member: members.len() as u32 - 1 })
     }
 
-    /// The rate for a sender of this weight that starts now, bytes per second.
-    fn initial_rate(&mut self, weight: u32) -> f64 {
+    /// A sender starts now: it shares the initial rate with the others that have started since the last tick.
+    fn begin(&mut self, member: u32, endpoints: &mut [Endpoint]) {
         let initial = self.allocator.initial_rate();
-        self.joined += weight;
-        initial.rate * f64::from(weight) / f64::from(initial.weight + self.joined)
+        self.members[member as usize].rated = true;
+        self.joined += self.members[member as usize].weight;
+        self.newcomers.push(member);
+        for &newcomer in &self.newcomers {
+            let Member { endpoint, weight, .. } = self.members[newcomer as usize];
+            let rate = initial.rate * f64::from(weight) / f64::from(initial.weight + self.joined);
+            endpoints[endpoint as usize].set_rate(in_bits(rate));
+        }
+    }
+
+    fn forget_newcomers(&mut self) {
+        self.newcomers.clear();
+        self.joined = 0;
     }
 
     fn tick(&mut self, now: Time, endpoints: &mut [Endpoint]) {
-        self.joined = 0;
+        self.forget_newcomers();
         self.reports.clear();
         let reports = self.members.iter().filter_map(|member| {
             let reported = endpoints[member.endpoint as usize].reported()?;
@@ -98,19 +118,17 @@ impl World<'_> {
     #[inline(never)]
     pub(super) fn start_sender(&mut self, slot: Slot) {
         let share = &mut self.shares[slot.share as usize];
-        let Member { endpoint, weight, rated } = share.members[slot.member as usize];
-        if rated {
+        if share.members[slot.member as usize].rated {
             return;
         }
         if !share.ticking {
             // No sender has sent anything since the last tick. That was a pause and not an outage.
             share.allocator.tick(self.now, &share.reports, |_, _| {});
-            (share.ticking, share.joined) = (true, 0);
+            share.forget_newcomers();
+            share.ticking = true;
             self.events.schedule(self.now + TICK, Event::Rates(slot.share));
         }
-        let rate = share.initial_rate(weight);
-        share.members[slot.member as usize].rated = true;
-        self.endpoints[endpoint as usize].set_rate(in_bits(rate));
+        share.begin(slot.member, &mut self.endpoints);
     }
 
     /// Allocates new rates to all senders of a direction. They use them from their next acknowledgement or

@@ -14,7 +14,7 @@ use super::super::{Lab, Output, rows};
 use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, Mitigation, PERS, RTT, SenderCounts, TIME};
 use crate::Error;
 use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
-use crate::topology::{Proxy, SATELLITE, Topology, symmetric};
+use crate::topology::{FarEnd, Proxy, SATELLITE, Topology, symmetric};
 
 const RATE: Rate = Rate::mbps(10);
 const SERVER: &str = "reno";
@@ -70,7 +70,7 @@ impl Download {
         let run = format!("{} from {sender} at PER {per}", mitigation.label().0);
         let fail = |source| Error::Transfer { run: run.clone(), source };
         let link = self.link();
-        let topology = Topology::build_with(&link, &link_ends(mitigation, &link), seed, false)?;
+        let topology = Topology::build_with(&link, &link_ends(mitigation, &link), seed, FarEnd::Client)?;
         let server = topology.serve(Some(sender), SAMPLE_INTERVAL).map_err(fail)?;
         let action = match mitigation {
             Mitigation::Split => Some("split"),
