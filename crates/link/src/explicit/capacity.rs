@@ -169,6 +169,16 @@ impl Capacity {
         is_taken
     }
 
+    /// Begins the search above a rate that leaves over the link already, bytes per second.
+    pub(super) fn begin_above(&mut self, rate: f64) {
+        self.estimate += rate;
+    }
+
+    /// Whether that is less than what the estimate explains.
+    pub(super) fn carries_less(&self, carried: f64) -> bool {
+        carried < CARRIES_LESS * self.estimate
+    }
+
     /// What to remember of it later.
     pub(super) fn memory(&self) -> f64 {
         self.memory.unwrap_or(self.estimate)
@@ -198,7 +208,7 @@ impl Capacity {
         } else if seen.queue > high {
             let persists =
                 self.standing.is_some_and(|(since, then)| seen.now - since > 2 * (seen.rtt + then));
-            let carries_less = |carried: f64| persists || carried < CARRIES_LESS * self.estimate;
+            let carries_less = |carried: f64| persists || self.carries_less(carried);
             if let Some(carried) = seen.carried.filter(|&carried| carries_less(carried)) {
                 self.lower(carried, seen);
             }

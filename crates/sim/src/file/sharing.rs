@@ -44,7 +44,7 @@ impl Explicit {
                 "capacity is missing, and it is not that of the link, which has no rate or encapsulates";
             Problem::new(format!("{what}: write for example capacity = \"10Mbit/s\", or \"unknown\""))
         })?;
-        Ok((at, RateAllocatorConfig { capacity, rtt: link.round_trip().max(SHORTEST_RTT) }))
+        Ok((at, RateAllocatorConfig::new(capacity, link.round_trip().max(SHORTEST_RTT))))
     }
 }
 
