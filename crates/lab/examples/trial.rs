@@ -8,11 +8,12 @@
 //! a second box at the terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no`
 //! leaves the daemon away, and `BUNDLES=250kB` has bundles of that size go from a node at the gateway to one
 //! at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB` tells how long one file takes
-//! instead.
+//! instead. `UDP=2Mbit/s` and `QUIC=4` have a constant stream of UDP and downloads by QUIC beside the flows,
+//! from `CROSS_BEGINS=10s` on, with a configured share of `SHARE=50%`.
 
 use std::time::Duration;
 
-use bentpipe_lab::trial::{Flow, Trial};
+use bentpipe_lab::trial::{CrossTraffic, Flow, Trial};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::{LinkTrace, OutageTrace};
 use bentpipe_units::{Rate, Span};
@@ -60,6 +61,13 @@ fn main() {
     if std::env::var("FLOWS").as_deref() == Ok("none") {
         trial.flows.clear();
     }
+    let spoken = |name: &str| std::env::var(name).ok();
+    trial.cross_traffic = CrossTraffic {
+        quic: spoken("QUIC").map_or(0, |flows| flows.parse().unwrap()),
+        udp: spoken("UDP").map(|rate| rate.parse().unwrap()),
+        share: spoken("SHARE").map(|share| share.parse().unwrap()),
+        begins: spoken("CROSS_BEGINS").map_or(Duration::ZERO, |at| at.parse::<Span>().unwrap().get()),
+    };
     trial.traces = std::env::var("TRACE").is_ok();
     if let Ok(size) = std::env::var("FILE") {
         println!("{congestion} {size}: {:.2?}", trial.file(size.parse().unwrap()).unwrap());
@@ -86,4 +94,9 @@ fn main() {
         100.0 * measured.queue_drops,
         100.0 * measured.offered,
     );
+    let cross: Vec<String> =
+        measured.cross_traffic_bps.iter().map(|bps| format!("{:.2}", bps / 1e6)).collect();
+    if !cross.is_empty() {
+        println!("beside them: {} Mbit/s", cross.join(" "));
+    }
 }

@@ -22,8 +22,7 @@ fn config(weight: u32) -> Config {
 /// A link of 10 Mbit/s and 600 ms of this capacity, or of one that nobody shares out.
 fn scene(per: f64, capacity: Option<Rate>) -> Scenario {
     let mut scenario = chain(vec![symmetric(direction(10, ms(300), per))]);
-    scenario.links[0].shared[0] =
-        capacity.map(|capacity| RateAllocatorConfig::new(Some(capacity), ms(600)));
+    scenario.links[0].shared[0] = capacity.map(|capacity| RateAllocatorConfig::new(Some(capacity), ms(600)));
     scenario.duration = Duration::from_secs(60);
     scenario
 }
