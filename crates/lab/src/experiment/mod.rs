@@ -18,6 +18,7 @@ mod observers;
 mod pepsal;
 mod psats09;
 mod radius07;
+mod shared_leg;
 mod snoop_senders;
 mod surrey;
 mod unknown_capacity;
@@ -64,7 +65,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 22] = [
+pub const ALL: [Experiment; 23] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -87,6 +88,7 @@ pub const ALL: [Experiment; 22] = [
     explicit_railway::RAILWAY,
     explicit_shares::SHARES,
     unknown_capacity::UNKNOWN_CAPACITY,
+    shared_leg::SHARED_LEG,
 ];
 
 /// Finds an experiment by its name.

@@ -174,11 +174,6 @@ impl Capacity {
         self.estimate += rate;
     }
 
-    /// Whether that is less than what the estimate explains.
-    pub(super) fn carries_less(&self, carried: f64) -> bool {
-        carried < CARRIES_LESS * self.estimate
-    }
-
     /// What to remember of it later.
     pub(super) fn memory(&self) -> f64 {
         self.memory.unwrap_or(self.estimate)
@@ -208,7 +203,7 @@ impl Capacity {
         } else if seen.queue > high {
             let persists =
                 self.standing.is_some_and(|(since, then)| seen.now - since > 2 * (seen.rtt + then));
-            let carries_less = |carried: f64| persists || self.carries_less(carried);
+            let carries_less = |carried: f64| persists || carried < CARRIES_LESS * self.estimate;
             if let Some(carried) = seen.carried.filter(|&carried| carries_less(carried)) {
                 self.lower(carried, seen);
             }

@@ -21,9 +21,16 @@ use bentpipe_units::Time;
 /// Its rate is the mean of this time: long enough that single packets do not show, and short beside the time
 /// in which a queue of 30 ms forms.
 const MEASURED_OVER: Duration = Duration::from_millis(200);
+/// A burst counts at once: what is sent in this time, but for so many bytes, which may be chance.
+const BURST: (Duration, f64) = (Duration::from_millis(40), 2.0 * 1500.0);
+/// Its use is the mean of this time, a few round trips: senders with a window send in bursts, and the
+/// connections make room for them.
+const USED_OVER: Duration = Duration::from_secs(2);
 /// Above its share by this part of the capacity it no longer makes the connections give way. Up to there they
 /// do in part: a trickle above a small share is not worth a queue.
 const TOLERATED: f64 = 0.04;
+/// With this part of the capacity it fills the link alone.
+const ALONE: f64 = 0.85;
 /// The connections keep this part of the capacity in any case: without a packet nothing can be measured.
 const LEAST: f64 = 0.02;
 /// What was sent is remembered for as long as a packet may take.
@@ -83,6 +90,7 @@ pub(super) struct CrossTraffic {
     /// The part of what the connections have sent that was lost.
     loss: f64,
     rate: f64,
+    used: f64,
 }
 
 #[derive(Debug, Default)]
@@ -123,7 +131,9 @@ impl CrossTraffic {
         while self.sent.get(1).is_some_and(|second| now - second.0 >= REMEMBERED) {
             self.sent.pop_front();
         }
-        self.rate = self.sent_between(before(now, MEASURED_OVER), now) / MEASURED_OVER.as_secs_f64();
+        let [burst, rate, used] = [BURST.0, MEASURED_OVER, USED_OVER]
+            .map(|span| self.rate_between([before(now, span), now]));
+        (self.rate, self.used) = (rate.max(burst - BURST.1 / BURST.0.as_secs_f64()), used);
         let arrived = self.sent_until(before(now, round_trip)).max(self.arrived as f64) as u64;
         let arrives = arrived - self.arrived;
         self.arrived = arrived;
@@ -141,19 +151,22 @@ impl CrossTraffic {
         if self.rate == 0.0 {
             return budget;
         }
-        let share = share.get() * full;
-        let taken = self.rate.min(share);
-        (budget - taken).max(self.kept(share, full)).max(LEAST * full)
+        (budget - self.rate).max(self.kept(share.get() * full, full)).max(LEAST * full)
     }
 
-    /// Whether there is a queue because it sends more than its share.
-    pub(super) fn exceeds(&self, share: CrossTrafficShare, full: f64) -> bool {
-        self.rate > share.get() * full + TOLERATED / 2.0 * full
+    /// Whether queue and losses are its own: it uses more than its share, or fills the link alone.
+    pub(super) fn overloads(&self, share: CrossTrafficShare, full: f64) -> bool {
+        self.used > (share.get() + TOLERATED / 2.0) * full || self.rate > ALONE * full
+    }
+
+    /// Its mean rate between two moments, bytes per second.
+    pub(super) fn rate_between(&self, [from, until]: [Time; 2]) -> f64 {
+        (self.sent_until(until) - self.sent_until(from)).max(0.0) / (until - from).as_secs_f64().max(1e-9)
     }
 
     /// What the connections keep whatever queue there is.
     fn kept(&self, share: f64, full: f64) -> f64 {
-        let excess = (self.rate - share) / (TOLERATED * full).max(1.0);
+        let excess = (self.used - share) / (TOLERATED * full).max(1.0);
         (full - share) * excess.clamp(0.0, 1.0)
     }
 
@@ -181,10 +194,6 @@ impl CrossTraffic {
             // What was counted first was sent since the count before, which nobody has seen.
             (None, first) => first.map_or(0.0, |(_, bytes)| bytes as f64),
         }
-    }
-
-    fn sent_between(&self, from: Time, until: Time) -> f64 {
-        (self.sent_until(until) - self.sent_until(from)).max(0.0)
     }
 }
 
@@ -260,7 +269,7 @@ mod tests {
 
     #[test]
     fn above_its_share_the_connections_keep_theirs_despite_a_queue() {
-        let cross = a_second(|tick| EgressCount::CrossTraffic(18_000 * tick));
+        let cross = a_second(|tick| EgressCount::CrossTraffic(42_000 * tick));
         for (part, kept) in [(0.0, 1e6), (0.5, 0.5e6), (0.8, 0.2e6), (1.0, 0.02e6)] {
             let rest = cross.rest(share(part), 0.1e6, 1e6);
             assert!((rest - kept).abs() < 1.0, "{rest} at {part}");

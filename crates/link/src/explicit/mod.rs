@@ -74,6 +74,10 @@ const AFTERMATH: u32 = 4;
 
 /// A train of which this is cross traffic, in multiples of the connections' part, says little.
 const MOST_CROSS_TRAFFIC: f64 = 20.0;
+/// With this part of the capacity, cross traffic makes a difference to what arrives, which is then measured
+/// over at least this time.
+const SHARED: f64 = 0.02;
+const SHARED_SPAN: Duration = Duration::from_millis(300);
 /// While nothing is known of the link, the connections have this part of the estimate at least.
 const UNKNOWN_REST: f64 = 0.1;
 
@@ -173,8 +177,8 @@ pub struct RateAllocator {
     cross_traffic: CrossTraffic,
     round: Round,
     trains: Trains,
-    /// By how much more arrives of the last train with its cross traffic.
-    train_with_cross_traffic: f64,
+    /// The rate of cross traffic that the last train allowed for.
+    beside_train: f64,
     /// There has been a train since the beginning, or since the capacity became a memory.
     began: bool,
     /// Since when there is no connection with data in flight, until the capacity became a memory.
@@ -247,7 +251,7 @@ impl RateAllocator {
             cross_traffic: CrossTraffic::default(),
             round: Round::default(),
             trains: Trains::default(),
-            train_with_cross_traffic: 1.0,
+            beside_train: 0.0,
             began: false,
             idle_since: None,
             flows: HashMap::new(),
@@ -438,12 +442,12 @@ impl RateAllocator {
         let is_standing = !self.trains.explains(queue, now, self.round_trip());
         let since = self.queued_since.filter(|_| is_standing);
         let carried_over = |least| since.and_then(|since| self.round.carried_since(since, rtt, least));
-        let (mut carried, mut carried_all) = (carried_over(Duration::ZERO), carried_over(rtt.mul_f64(0.9)));
-        if self.cross_traffic.exceeds(self.config.cross_traffic, self.capacity.budget(capacity::NOISE)) {
-            // The queue is of cross traffic above its share, and says nothing of the estimate; a link that
-            // carries much less shows.
-            carried = carried.filter(|carried| self.capacity.carries_less(*carried));
-            carried_all = None;
+        let [least, whole] = self.carried_spans(rtt);
+        let (carried, carried_all) = (carried_over(least), carried_over(whole));
+        let full = self.capacity.budget(capacity::NOISE);
+        if queue > capacity::NOISE && self.cross_traffic.overloads(self.config.cross_traffic, full) {
+            // Queue and losses say nothing of the estimate.
+            self.capacity.hold(now + self.round_trip());
         }
         let first = !self.began && self.estimate.active > 0;
         let wanted = wanted || first;
@@ -457,8 +461,7 @@ impl RateAllocator {
         }
         let round_trip = self.round_trip();
         if let Some(carried) = self.trains.result(now, round_trip, &self.round, self.estimate.active) {
-            let arrived = carried.arrived.map(|rate| rate * self.train_with_cross_traffic);
-            let carried = Carried { arrived, ..carried };
+            let carried = self.with_cross_traffic(carried);
             let more = self.capacity.judge_train(&carried, &observation);
             self.trains.judged(more);
             if more {
@@ -482,8 +485,7 @@ impl RateAllocator {
                 self.capacity.begin_above(cross_traffic);
             }
             let usual = self.rated_budget(self.queue_ahead(now)) + cross_traffic;
-            let with_cross_traffic = rate.max(usual) / (rate.max(usual) - cross_traffic);
-            self.train_with_cross_traffic = with_cross_traffic.clamp(1.0, MOST_CROSS_TRAFFIC);
+            self.beside_train = cross_traffic;
             let begun = match first && searching && elapsed <= FIRST_SEEN {
                 // The first packets of the first connections are the first train.
                 true => Time::from_nanos(now.as_nanos().saturating_sub(elapsed.as_nanos() as u64)),
@@ -494,6 +496,22 @@ impl RateAllocator {
         }
         self.estimate.capacity = self.capacity.bytes_per_second();
         self.estimate.is_measured = self.capacity.is_measured();
+    }
+
+    /// The least times over which arrivals show what the link carries: of any part of a round trip, and of all.
+    /// When cross traffic arrives is known to within the round trips' precision only.
+    fn carried_spans(&self, rtt: Duration) -> [Duration; 2] {
+        let is_shared = self.cross_traffic.rate() > SHARED * self.capacity.bytes_per_second();
+        let least = if is_shared { rtt.max(SHARED_SPAN) } else { Duration::ZERO };
+        [least, least.max(rtt.mul_f64(0.9))]
+    }
+
+    /// What a train has shown of all that leaves: what was beside it shares its fate.
+    fn with_cross_traffic(&self, carried: Carried) -> Carried {
+        let beside = self.cross_traffic.rate_between(carried.sent);
+        let own = (carried.train - self.beside_train).max(carried.train / MOST_CROSS_TRAFFIC);
+        let all = own + beside;
+        Carried { train: all, arrived: carried.arrived.map(|rate| rate * all / own), ..carried }
     }
 
     /// How long a packet that is sent now will wait: the last packet whose wait is known was sent a round
@@ -569,10 +587,9 @@ impl RateAllocator {
     }
 
     fn allocate(&mut self, now: Time, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
-        let cross_traffic = self.cross_traffic.rate();
         let usual = self.rated_budget(self.queue_ahead(now));
         // A train is of all that leaves.
-        let budget = (self.trains.rate(now, usual + cross_traffic) - cross_traffic).max(usual);
+        let budget = (self.trains.rate(now, usual + self.beside_train) - self.beside_train).max(usual);
         self.claims.clear();
         self.claims.extend(reports.iter().filter_map(|report| {
             let flow = self.flows.get(&report.id).filter(|flow| flow.active)?;

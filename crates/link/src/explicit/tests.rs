@@ -694,7 +694,7 @@ mod cross_traffic {
             bed.queues.clear();
             let used = bed.use_over(30.0) + mbps / 5.0;
             assert!((0.97..1.01).contains(&used), "{used}, {:?}", bed.allocator.estimate());
-            assert!(bed.queue_at(0.9) < SHORT, "{} s", bed.queue_at(0.9));
+            assert!(bed.queue_at(0.9) < 0.05, "{} s", bed.queue_at(0.9));
             bed.carries = 10.0 * MBPS;
             bed.run(10.0);
             let used = bed.use_over(10.0) + mbps / 10.0;
