@@ -131,8 +131,8 @@ impl CrossTraffic {
         while self.sent.get(1).is_some_and(|second| now - second.0 >= REMEMBERED) {
             self.sent.pop_front();
         }
-        let [burst, rate, used] = [BURST.0, MEASURED_OVER, USED_OVER]
-            .map(|span| self.rate_between([before(now, span), now]));
+        let [burst, rate, used] =
+            [BURST.0, MEASURED_OVER, USED_OVER].map(|span| self.rate_between([before(now, span), now]));
         (self.rate, self.used) = (rate.max(burst - BURST.1 / BURST.0.as_secs_f64()), used);
         let arrived = self.sent_until(before(now, round_trip)).max(self.arrived as f64) as u64;
         let arrives = arrived - self.arrived;
