@@ -8,19 +8,14 @@
 //! up to 3% of what the connections send are missing.
 
 use std::io;
-use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use bentpipe_link::explicit::EgressCount;
-use libbpf_rs::MapHandle;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::egress::{self, Attachment};
-use crate::explicit::{MAX_LEGS, SharedLeg};
-use crate::mapped::{Integers, Mapped};
+use crate::explicit::SharedLeg;
 use crate::netlink::{Message, Socket, Writer, attributes};
 use crate::rated_leg::RatedLeg;
-use crate::skel::cross_traffic::{self as skel, types};
 
 /// Size of `struct ifinfomsg`, and where its type and index are.
 const LINK_HEADER: usize = 16;
@@ -31,16 +26,6 @@ const SENT_PACKETS: usize = 8;
 const SENT_BYTES: usize = 24;
 /// An Ethernet header, which Ethernet interfaces count; the loopback interface does not.
 const ETHERNET_HEADER: u64 = 14;
-
-// SAFETY: two integers of 8 bytes.
-unsafe impl Integers for types::count {}
-
-/// The program, which is loaded once for all legs of a process and is at an interface once it is attached.
-#[derive(Debug)]
-pub(crate) struct Program {
-    program: OwnedFd,
-    counts: Mapped<types::count>,
-}
 
 /// The counter of one leg.
 #[derive(Debug)]
@@ -58,30 +43,13 @@ enum Source {
 /// Why the traffic at an interface cannot be counted.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot count the traffic beside the connections of leg {leg} at interface {interface}: {source}; it shows \
-     as a queue only, until there is room for one more eBPF program there"
+    "cannot count the traffic beside the connections of leg {leg} at interface {interface}: {source}; it \
+     shows as a queue only, until there is room for one more eBPF program there"
 )]
 pub struct CrossTrafficError {
     leg: String,
     interface: String,
     source: io::Error,
-}
-
-impl Program {
-    /// Loads it, with the map in which sockets have the numbers of their legs.
-    pub(crate) fn load(members: &MapHandle) -> libbpf_rs::Result<Self> {
-        let mut storage = MaybeUninit::uninit();
-        let mut open = skel::CrossTrafficSkelBuilder::default().open(&mut storage)?;
-        open.maps.members.reuse_fd(members.as_fd())?;
-        let loaded = open.load()?;
-        let program = loaded.progs.cross_traffic.as_fd().try_clone_to_owned()?;
-        let counts = Mapped::new(loaded.maps.counts.as_fd(), MAX_LEGS)?;
-        Ok(Self { program, counts })
-    }
-
-    fn set_interface(&self, leg: usize, index: u32) {
-        self.counts.write(leg, offset_of!(types::count, interface), &u64::from(index));
-    }
 }
 
 impl CrossTrafficCounter {
@@ -99,9 +67,9 @@ impl CrossTrafficCounter {
         &self.interface
     }
 
-    /// Counts at the interface that has its name now, in the network namespace of the calling thread: one that
-    /// did not exist before, or another in the place of a former one. Without one it counts nothing. It needs
-    /// `CAP_NET_ADMIN` alone.
+    /// Counts at the interface that has its name now, in the network namespace of the calling thread: one
+    /// that did not exist before, or another in the place of a former one. Without one it counts nothing. It
+    /// needs `CAP_NET_ADMIN` alone.
     ///
     /// # Errors
     /// The kernel does not take the program there.
@@ -126,7 +94,7 @@ impl CrossTrafficCounter {
             interface: self.interface.clone(),
             source,
         };
-        let attachment = egress::attach(program.program.as_fd(), index).map_err(error)?;
+        let attachment = egress::attach(program.as_fd(), index).map_err(error)?;
         *attached = Some((index, attachment));
         program.set_interface(leg.number(), index);
         Ok(())
@@ -137,7 +105,7 @@ impl CrossTrafficCounter {
         match &mut self.source {
             Source::Ebpf { leg, attached } => {
                 let program = leg.cross_traffic().filter(|_| attached.is_some())?;
-                Some(EgressCount::CrossTraffic(program.counts.read(leg.number()).bytes))
+                Some(EgressCount::CrossTraffic(program.bytes(leg.number())))
             }
             Source::Interface { index, socket } => {
                 if socket.is_none() {

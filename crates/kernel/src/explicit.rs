@@ -15,7 +15,7 @@ use std::time::Duration;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use crate::cross_traffic;
+use crate::egress_program::{self, Program};
 use crate::feature::Feature;
 use crate::mapped::{Integers, Mapped};
 use crate::skel::explicit::{self as skel, types};
@@ -29,7 +29,7 @@ use crate::struct_ops::{
 pub const NAME: &str = "bp_explicit";
 
 /// The most legs that a copy can serve.
-pub const MAX_LEGS: usize = 64;
+pub const MAX_LEGS: usize = egress_program::MAX_LEGS;
 
 /// The fewest and the most connections that have a slot. Without one a connection keeps the initial rate.
 const SLOTS: (u64, u64) = (1024, 1 << 18);
@@ -99,7 +99,7 @@ struct Registration {
     legs: Mapped<types::leg>,
     owners: Mapped<u64>,
     slots: Mapped<types::slot>,
-    cross_traffic: Option<cross_traffic::Program>,
+    cross_traffic: Option<Program>,
 }
 
 /// The entry of a leg in `legs`.
@@ -180,7 +180,7 @@ impl SharedLeg {
     }
 
     /// The program that counts the leg's other traffic; `None` if this kernel does not take it.
-    pub(crate) fn cross_traffic(&self) -> Option<&cross_traffic::Program> {
+    pub(crate) fn cross_traffic(&self) -> Option<&Program> {
         self.explicit.registration.cross_traffic.as_ref()
     }
 
@@ -252,7 +252,7 @@ fn register(name: &str) -> Result<Registration, StructOpsError> {
     let mut loaded = open.load().map_err(load)?;
     let held = struct_ops::Registration::new(&mut loaded.maps.bp_explicit, name)?;
     let members = MapHandle::try_from(&loaded.maps.members).map_err(load)?;
-    let cross_traffic = cross_traffic::Program::load(&members);
+    let cross_traffic = Program::load(&members);
     if let Err(error) = &cross_traffic {
         tracing::warn!(%error, "cannot count what is not split: it shows to explicit rates as a queue only");
     }

@@ -29,6 +29,7 @@ pub mod congestion;
 pub mod conntrack;
 pub mod cross_traffic;
 mod egress;
+mod egress_program;
 pub mod explicit;
 pub mod feature;
 #[cfg(any(test, feature = "fuzzing"))]

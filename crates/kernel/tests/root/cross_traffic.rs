@@ -1,4 +1,5 @@
-//! What leaves by an interface and is not data of connections with explicit rates is counted, and nothing else.
+//! What leaves by an interface and is not data of connections with explicit rates is counted, and nothing
+//! else.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

@@ -1,5 +1,5 @@
-//! A leg that the gateway does not have to itself: split downloads beside others that it cannot tell a rate, on
-//! the kernel (QUIC, UDP) and in virtual time (TCP end to end, a stream that its source limits).
+//! A leg that the gateway does not have to itself: split downloads beside others that it cannot tell a rate,
+//! on the kernel (QUIC, UDP) and in virtual time (TCP end to end, a stream that its source limits).
 //!
 //! One packet in a thousand is lost: fewer losses would leave QUIC's CUBIC to grow until the queue overflows,
 //! and more would leave it so little that nothing is shared.
@@ -49,7 +49,8 @@ const QUEUE_S: f64 = 0.03;
 /// Of what the others have alone: their losses come at random.
 const OF_ALONE: f64 = 0.9;
 const OF_STREAM: f64 = 0.98;
-/// Of the payload in their share: above its own, the other side has the queue overflow, and both lose by that.
+/// Of the payload in their share: above its own, the other side has the queue overflow, and both lose by
+/// that.
 const OF_SHARE: f64 = 0.85;
 
 /// Who is on the leg.
@@ -223,14 +224,12 @@ fn verdicts(others: &str, runs: &[Vec<Run>]) -> Vec<Verdict> {
     let wanted = 1.0 - Scheme::Scarce.share();
     vec![
         Verdict::new(
-            format!(
-                "With all of the link as its share, {others} has 90% or more of what it has where nothing is split"
-            ),
+            format!("With all of the link as its share, {others} has 90% or more of what it has alone"),
             beside >= OF_ALONE * by_itself,
             format!("{beside:.2} of {by_itself:.2} Mbit/s"),
         ),
         Verdict::new(
-            "The stream has 98% or more of what it has there",
+            "So has the stream, 98% or more",
             stream >= OF_STREAM * whole,
             format!("{stream:.2} of {whole:.2} Mbit/s"),
         ),

@@ -1,5 +1,5 @@
-//! A constant stream of UDP from the server to the client, as a call or a broadcast is: it sends what it sends,
-//! whatever is lost.
+//! A constant stream of UDP from the server to the client, as a call or a broadcast is: it sends what it
+//! sends, whatever is lost.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

@@ -1,11 +1,11 @@
 //! Cross traffic: what leaves over the link and is not of the connections that are given rates, such as UDP,
 //! QUIC and connections that are not split.
 //!
-//! Nobody can tell it a rate, but the gateway is on its path and counts it. So it need not be inferred from its
-//! queue: it takes its part of the capacity as soon as it is sent, and the connections share the rest. Under
-//! load its part has a limit, beyond which the connections do not give way. There is no room left beside it for
-//! it to grow into: an estimate of the capacity would take it for what the link carries as well, and where it
-//! grows, its packets are known before they wait, and the connections send so much less.
+//! Nobody can tell it a rate, but the gateway is on its path and counts it. So it need not be inferred from
+//! its queue: it takes its part of the capacity as soon as it is sent, and the connections share the rest.
+//! Under load its part has a limit, beyond which the connections do not give way. There is no room left
+//! beside it for it to grow into: an estimate of the capacity would take it for what the link carries as
+//! well, and where it grows, its packets are known before they wait, and the connections send so much less.
 //!
 //! ```text
 //!             below its share                            above its share
@@ -64,8 +64,8 @@ impl Default for CrossTrafficShare {
     }
 }
 
-/// What has left over the link, bytes with the headers of IP and above, by a counter that only grows unless it
-/// begins anew.
+/// What has left over the link, bytes with the headers of IP and above, by a counter that only grows unless
+/// it begins anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EgressCount {
     /// Of cross traffic alone.

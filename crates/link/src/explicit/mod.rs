@@ -269,8 +269,8 @@ impl RateAllocator {
         }
     }
 
-    /// What has left over the link so far, before the [`tick`](Self::tick) that takes it in. Without it, cross
-    /// traffic shows as a queue only.
+    /// What has left over the link so far, before the [`tick`](Self::tick) that takes it in. Without it,
+    /// cross traffic shows as a queue only.
     pub fn count(&mut self, count: EgressCount) {
         self.cross_traffic.count(count);
     }
@@ -498,8 +498,8 @@ impl RateAllocator {
         self.estimate.is_measured = self.capacity.is_measured();
     }
 
-    /// The least times over which arrivals show what the link carries: of any part of a round trip, and of all.
-    /// When cross traffic arrives is known to within the round trips' precision only.
+    /// The least times over which arrivals show what the link carries: of any part of a round trip, and of
+    /// all. When cross traffic arrives is known to within the round trips' precision only.
     fn carried_spans(&self, rtt: Duration) -> [Duration; 2] {
         let is_shared = self.cross_traffic.rate() > SHARED * self.capacity.bytes_per_second();
         let least = if is_shared { rtt.max(SHARED_SPAN) } else { Duration::ZERO };

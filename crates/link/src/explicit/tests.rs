@@ -26,8 +26,8 @@ struct Testbed {
     dropped: f64,
     offered: f64,
     flows: Vec<Sender>,
-    /// Bytes per second of cross traffic, and the bytes that the gateway has counted; nobody counts them if it
-    /// is not told.
+    /// Bytes per second of cross traffic, and the bytes that the gateway has counted; nobody counts them if
+    /// it is not told.
     cross_traffic: f64,
     counted: Option<f64>,
     /// What was sent in each moment and has not left the queue.
@@ -657,7 +657,8 @@ mod cross_traffic {
         }
     }
 
-    /// Others that fill what they are left, as TCP end to end does, and halve their rate once the queue is full.
+    /// Others that fill what they are left, as TCP end to end does, and halve their rate once the queue is
+    /// full.
     #[test]
     fn senders_that_probe_for_more_end_at_their_share() {
         for share in [0.3, 0.5, 0.7] {
