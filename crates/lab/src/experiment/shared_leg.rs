@@ -261,9 +261,9 @@ fn table(others: &str, runs: &[Vec<Run>]) -> Table {
     let column = |name: String, key: &str, unit, factor| Column::new(name, key).shown_in(unit, factor);
     let columns = vec![
         Column::new("leg", "case"),
-        column(format!("{FLOWS} split"), "split_bps", "Mbit/s", 1e6),
-        column(format!("{FLOWS} {others}"), "others_bps", "Mbit/s", 1e6),
-        column("stream".into(), "stream_bps", "Mbit/s", 1e6),
+        column(format!("{FLOWS} split"), "split_goodput_bps", "Mbit/s", 1e6),
+        column(format!("{FLOWS} {others}"), "end_to_end_goodput_bps", "Mbit/s", 1e6),
+        column("stream".into(), "stream_goodput_bps", "Mbit/s", 1e6),
         column("use of the link".into(), "used", "%", 0.01),
         column("queue, 95%".into(), "queue_95_s", "ms", 0.001),
     ];
