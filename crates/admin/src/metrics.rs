@@ -203,6 +203,12 @@ const LEGS: &[Metric<LegReport>] = &[
     Metric::gauge("leg_explicit_queue_seconds", "seconds", "Estimated queueing delay of the link.", |l| {
         Some(l.explicit?.queue_s)
     }),
+    Metric::gauge(
+        "leg_explicit_cross_traffic_bytes_per_second",
+        "bytes per second",
+        "IP bytes that leave over the leg beside the data of its connections.",
+        |l| Some(l.explicit?.cross_traffic_bps / BITS),
+    ),
     Metric::gauge("leg_explicit_flows_active", "flows", "Connections with data in flight.", |l| {
         Some(l.explicit?.active as f64)
     }),

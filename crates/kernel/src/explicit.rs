@@ -15,6 +15,7 @@ use std::time::Duration;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+use crate::egress_program::{self, Program};
 use crate::feature::Feature;
 use crate::mapped::{Integers, Mapped};
 use crate::skel::explicit::{self as skel, types};
@@ -28,7 +29,7 @@ use crate::struct_ops::{
 pub const NAME: &str = "bp_explicit";
 
 /// The most legs that a copy can serve.
-pub const MAX_LEGS: usize = 64;
+pub const MAX_LEGS: usize = egress_program::MAX_LEGS;
 
 /// The fewest and the most connections that have a slot. Without one a connection keeps the initial rate.
 const SLOTS: (u64, u64) = (1024, 1 << 18);
@@ -98,6 +99,7 @@ struct Registration {
     legs: Mapped<types::leg>,
     owners: Mapped<u64>,
     slots: Mapped<types::slot>,
+    cross_traffic: Option<Program>,
 }
 
 /// The entry of a leg in `legs`.
@@ -177,6 +179,11 @@ impl SharedLeg {
         self.slot.number
     }
 
+    /// The program that counts the leg's other traffic; `None` if this kernel does not take it.
+    pub(crate) fn cross_traffic(&self) -> Option<&Program> {
+        self.explicit.registration.cross_traffic.as_ref()
+    }
+
     /// Assigns a socket to this leg, with its weight, before it connects or listens. Accepted sockets inherit
     /// both from the listener. A socket without a leg keeps to the window of RFC 6928.
     ///
@@ -244,14 +251,20 @@ fn register(name: &str) -> Result<Registration, StructOpsError> {
     struct_ops::Registration::prepare(&mut open.maps.bp_explicit).map_err(load)?;
     let mut loaded = open.load().map_err(load)?;
     let held = struct_ops::Registration::new(&mut loaded.maps.bp_explicit, name)?;
+    let members = MapHandle::try_from(&loaded.maps.members).map_err(load)?;
+    let cross_traffic = Program::load(&members);
+    if let Err(error) = &cross_traffic {
+        tracing::warn!(%error, "cannot count what is not split: it shows to explicit rates as a queue only");
+    }
     Ok(Registration {
         name: name.to_owned(),
         _held: held,
-        members: MapHandle::try_from(&loaded.maps.members).map_err(load)?,
+        members,
         leg_slots: Mutex::new((0..MAX_LEGS).map(|_| Weak::new()).collect()),
         legs: Mapped::new(loaded.maps.legs.as_fd(), MAX_LEGS).map_err(share)?,
         owners: Mapped::new(loaded.maps.owners.as_fd(), slots as usize).map_err(share)?,
         slots: Mapped::new(loaded.maps.slots.as_fd(), slots as usize).map_err(share)?,
+        cross_traffic: cross_traffic.ok(),
     })
 }
 

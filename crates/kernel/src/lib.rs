@@ -4,6 +4,7 @@
 //! - [`explicit`]: a rate for each connection, set by a controller in user space, as an eBPF congestion
 //!   control.
 //! - [`paced`]: the same without eBPF, as the ceiling of each connection's pacing; [`rated_leg`] is either.
+//! - [`cross_traffic`]: what leaves over a leg beside these connections, counted.
 //! - [`feature`]: the Linux version that each feature needs, and the substitute without it.
 //! - [`router`]: an XCP router's work on each packet, in eBPF at an interface.
 //! - [`xcp`]: XCP and P-XCP, where routers set the senders' rates, as eBPF congestion controls with TCP
@@ -26,7 +27,9 @@
 
 pub mod congestion;
 pub mod conntrack;
+pub mod cross_traffic;
 mod egress;
+mod egress_program;
 pub mod explicit;
 pub mod feature;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -9,6 +9,9 @@
     reason = "generated code"
 )]
 
+pub(crate) mod cross_traffic {
+    include!(concat!(env!("OUT_DIR"), "/cross_traffic.skel.rs"));
+}
 pub(crate) mod explicit {
     include!(concat!(env!("OUT_DIR"), "/explicit.skel.rs"));
 }

@@ -14,10 +14,13 @@
 //! `BACK='200kbit/s 750kB'` is the rate and queue of the way back, with `UPLOADS=2` beside the downloads, and
 //! `FILTER=1` puts an ACK filter before it. `SYSCTL='net.ipv4.tcp_timestamps=0'` are settings of the host that
 //! receives over the satellite, and `REORDER='1% 10ms'` holds packets on the way to it back.
+//!
+//! `UDP=2Mbit/s` and `QUIC=4` have a constant stream of UDP and downloads by QUIC beside the flows, from
+//! `CROSS_BEGINS=10s` on, with a configured share of `SHARE=50%`.
 
 use std::time::Duration;
 
-use bentpipe_lab::trial::{Flow, Trial, WayBack};
+use bentpipe_lab::trial::{CrossTraffic, Flow, Trial, WayBack};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::{Impairments, LinkTrace, OutageTrace, Profile};
 use bentpipe_units::{Rate, Span};
@@ -72,6 +75,13 @@ fn main() {
     if std::env::var("FLOWS").as_deref() == Ok("none") {
         trial.flows.clear();
     }
+    let spoken = |name: &str| std::env::var(name).ok();
+    trial.cross_traffic = CrossTraffic {
+        quic: spoken("QUIC").map_or(0, |flows| flows.parse().unwrap()),
+        udp: spoken("UDP").map(|rate| rate.parse().unwrap()),
+        share: spoken("SHARE").map(|share| share.parse().unwrap()),
+        begins: spoken("CROSS_BEGINS").map_or(Duration::ZERO, |at| at.parse::<Span>().unwrap().get()),
+    };
     trial.traces = std::env::var("TRACE").is_ok();
     if let Ok(size) = std::env::var("FILE") {
         println!("{congestion} {size}: {:.2?}", trial.file(size.parse().unwrap()).unwrap());
@@ -102,6 +112,11 @@ fn main() {
         measured.back_offered.0,
         100.0 * measured.back_offered.1,
     );
+    let cross: Vec<String> =
+        measured.cross_traffic_bps.iter().map(|bps| format!("{:.2}", bps / 1e6)).collect();
+    if !cross.is_empty() {
+        println!("beside them: {} Mbit/s", cross.join(" "));
+    }
 }
 
 /// The way back, its receiver, and what happens on the way to it.

@@ -2,11 +2,14 @@
 //! bundles between two nodes: their goodput, and the queue in front of the link.
 
 mod nodes;
+mod quic;
+mod udp;
 mod way_back;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use bentpipe_link::agent::xcp::XcpConfig;
@@ -24,6 +27,9 @@ use nodes::Nodes;
 pub use way_back::WayBack;
 use way_back::{Sink, upload};
 
+/// The ports of the server's streams that no daemon splits.
+const UDP_PORT: u16 = 5004;
+const QUIC_PORT: u16 = 443;
 /// The interval between samples of the queue.
 const SAMPLE: Duration = Duration::from_millis(10);
 /// How long after the end the link is looked at: what its queue waits for.
@@ -76,6 +82,8 @@ pub struct Trial {
     /// The size of the bundles that a node at the gateway sends to one at the client, without pause. Not with
     /// a proxy at the terminal.
     pub bundles: Option<ByteCount>,
+    /// Cross traffic from the server to the client: what no daemon splits.
+    pub cross_traffic: CrossTraffic,
     /// How long it lasts, from the first connection.
     pub lasts: Duration,
     /// The start-up time that is not measured.
@@ -84,6 +92,19 @@ pub struct Trial {
     pub seed: u64,
     /// Whether the daemon's estimates of the link are printed now and then.
     pub traces: bool,
+}
+
+/// Traffic that no daemon splits.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CrossTraffic {
+    /// Downloads by QUIC.
+    pub quic: usize,
+    /// A constant stream of UDP of this rate, headers included.
+    pub udp: Option<Rate>,
+    /// Its share of the link under load, as it is configured; `None`: the default.
+    pub share: Option<Probability>,
+    /// When it begins.
+    pub begins: Duration,
 }
 
 /// One download.
@@ -100,6 +121,8 @@ pub struct Flow {
 pub struct Measured {
     /// The goodput of each client, bits per second; with bundles, theirs comes last.
     pub goodputs_bps: Vec<f64>,
+    /// The goodput of each QUIC download, and last that of the stream of UDP, bits per second.
+    pub cross_traffic_bps: Vec<f64>,
     /// The most that any transport could have delivered, bits per second, while the link was up.
     pub limit_bps: f64,
     /// The part of the time in which the link was up.
@@ -141,6 +164,7 @@ impl Trial {
             router: None,
             flows: vec![Flow::default()],
             bundles: None,
+            cross_traffic: CrossTraffic::default(),
             lasts: Duration::from_secs(60),
             warmup: Duration::ZERO,
             seed,
@@ -231,10 +255,13 @@ impl Trial {
     fn leg(&self, congestion: &str) -> String {
         let told = |rate| format!("rate = \"{rate}\"\nrtt = \"{}\"\n", Span(self.rtt));
         let told = self.configured.map(told).unwrap_or_default();
+        let share = self.cross_traffic.share.map(|share| format!("cross_traffic = \"{share}\"\n"));
+        let far_box = self.far_box.then(|| far_box(&self.link()));
         format!(
             "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\n{told}\
-             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n{}",
-            if self.far_box { far_box(&self.link()) } else { String::new() },
+             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n{}{}",
+            share.unwrap_or_default(),
+            far_box.unwrap_or_default(),
         )
     }
 
@@ -253,8 +280,10 @@ impl Trial {
         let over = AtomicBool::new(false);
         let uploads = self.way_back.as_ref().map_or(0, |way_back| way_back.uploads);
         let sink = (uploads > 0).then(|| Sink::open(topology)).transpose()?;
-        let streams = self.flows.len() + self.bundles.iter().len();
-        let read: Vec<AtomicU64> = (0..streams).map(|_| AtomicU64::new(0)).collect();
+        let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let read = zeros(self.flows.len() + self.bundles.iter().len());
+        let cross_read = zeros(self.cross_traffic.streams());
+        let keys = quic::Keys::new()?;
         std::thread::scope(|scope| {
             let started = Instant::now();
             let mut clients: Vec<_> = self
@@ -282,7 +311,9 @@ impl Trial {
                     );
                 }
             }
-            let measured = self.sample(topology, proxies, started, &read);
+            let cross_traffic = &self.cross_traffic;
+            clients.extend(cross_traffic.start(scope, topology, &keys, started, &cross_read, &over));
+            let measured = self.sample(topology, proxies, started, &read, &cross_read);
             over.store(true, Ordering::Relaxed);
             clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))?;
             Ok(measured)
@@ -295,10 +326,15 @@ impl Trial {
         proxies: &[Proxy],
         started: Instant,
         read: &[AtomicU64],
+        cross_read: &[AtomicU64],
     ) -> Measured {
-        let now = || read.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        let loaded = |read: &[AtomicU64]| -> Vec<u64> {
+            read.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect()
+        };
+        let (now, cross_now) = (|| loaded(read), || loaded(cross_read));
         std::thread::sleep(self.warmup.saturating_sub(started.elapsed()));
         let (from, before, counted) = (topology.link.now(), now(), topology.link.counters());
+        let cross_before = cross_now();
         let (carries, mut samples, mut back_queue_s) = (self.carries(), Vec::new(), Vec::new());
         let back = self.way_back.as_ref().map_or(self.rate, |way_back| way_back.rate);
         while started.elapsed() < self.lasts {
@@ -307,7 +343,7 @@ impl Trial {
             back_queue_s.push(back.time_for(queued.1.get()).as_secs_f64());
             let queued = queued.0.get();
             let delivered = topology.link.counters().0.delivered_bytes;
-            let sample = carries.sample(at, now().iter().sum(), queued, delivered);
+            let sample = carries.sample(at, now().iter().chain(&cross_now()).sum(), queued, delivered);
             samples.push(sample);
             if self.traces && samples.len() % 50 == 0 {
                 let queue_s = sample.queue_s;
@@ -334,6 +370,7 @@ impl Trial {
         let bits = |(after, before): (u64, &u64)| (after - before) as f64 * 8.0 / up;
         Measured {
             goodputs_bps: now().into_iter().zip(&before).map(bits).collect(),
+            cross_traffic_bps: cross_now().into_iter().zip(&cross_before).map(bits).collect(),
             limit_bps: (arrives - arrives_before) * PAYLOAD_SHARE * 8.0 / up,
             clear_sky: up / (until - from).as_secs_f64(),
             queue_s,
@@ -368,6 +405,43 @@ fn connections(host: &Namespace) -> String {
 fn queue_drops(before: &Counters, after: &Counters) -> f64 {
     let offered = after.offered - before.offered;
     (after.dropped.queue_full - before.dropped.queue_full) as f64 / (offered.max(1)) as f64
+}
+
+impl CrossTraffic {
+    fn streams(&self) -> usize {
+        self.quic + usize::from(self.udp.is_some())
+    }
+
+    /// Starts senders and receivers, the streams in the order of [`Measured::cross_traffic_bps`].
+    fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        topology: &'scope Topology,
+        keys: &'scope quic::Keys,
+        started: Instant,
+        read: &'scope [AtomicU64],
+        over: &'scope AtomicBool,
+    ) -> Vec<ScopedJoinHandle<'scope, std::io::Result<()>>> {
+        let at = |host: &'scope Namespace, work: Box<dyn FnOnce() -> std::io::Result<()> + Send + 'scope>| {
+            scope.spawn(move || {
+                std::thread::sleep(self.begins.saturating_sub(started.elapsed()));
+                host.run(work).map_err(std::io::Error::other)?
+            })
+        };
+        let (to_udp, to_quic) = (topology.server_address(UDP_PORT), topology.server_address(QUIC_PORT));
+        let mut threads = Vec::new();
+        if self.quic > 0 {
+            threads.push(at(&topology.server, Box::new(move || quic::serve(to_quic, keys, over))));
+        }
+        for read in &read[..self.quic] {
+            threads.push(at(&topology.client, Box::new(move || quic::read(to_quic, keys, read, over))));
+        }
+        if let (Some(rate), Some(read)) = (self.udp, read.last()) {
+            threads.push(at(&topology.server, Box::new(move || udp::send(to_udp, rate, over))));
+            threads.push(at(&topology.client, Box::new(move || udp::receive(to_udp, read, over))));
+        }
+        threads
+    }
 }
 
 impl Flow {

@@ -32,12 +32,14 @@ pub struct Legs {
 #[derive(Debug, Clone)]
 pub(crate) struct ControlledLeg {
     pub(crate) leg: RatedLeg,
+    pub(crate) interface: String,
     pub(crate) config: RateAllocatorConfig,
 }
 
 #[derive(Debug)]
 struct Satellite {
     leg: Leg,
+    interface: String,
     allocator: RateAllocatorConfig,
 }
 
@@ -58,6 +60,7 @@ impl Legs {
         let prepare = |name: &str, settings| Leg::prepare(name, &adjust(settings));
         let satellite = |(name, leg): (&String, &SatelliteLeg)| Satellite {
             leg: prepare(name, leg.settings()),
+            interface: leg.interface.as_str().to_owned(),
             allocator: leg.allocator_config(),
         };
         Self {
@@ -95,7 +98,8 @@ impl Legs {
     /// The legs whose connections are given explicit rates.
     pub(crate) fn controlled(&self) -> Vec<ControlledLeg> {
         let controlled = |satellite: &Satellite| {
-            Some(ControlledLeg { leg: satellite.leg.rated()?.clone(), config: satellite.allocator })
+            let (leg, interface) = (satellite.leg.rated()?.clone(), satellite.interface.clone());
+            Some(ControlledLeg { leg, interface, config: satellite.allocator })
         };
         self.satellites.iter().filter_map(controlled).collect()
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! RatedLeg ──► flows ──► RateAllocator of the leg ──► rates ──► RatedLeg
+//! its interface ──► bytes beside them ──┘
 //! ```
 //!
 //! With eBPF, flows and rates are in memory that the kernel and this process share; without, they are socket
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bentpipe_kernel::cross_traffic::CrossTrafficCounter;
 use bentpipe_kernel::explicit::Flow;
 use bentpipe_link::explicit::{IdMap, LinkEstimate, Memory, RateAllocator, Report};
 use bentpipe_units::{Rate, Time};
@@ -27,6 +29,8 @@ use crate::legs::{ControlledLeg, Legs};
 const TICK: Duration = Duration::from_millis(20);
 /// The interval while there is no connection.
 const IDLE_TICK: Duration = Duration::from_millis(100);
+/// How often interfaces that have come, or come back as others, are looked for.
+const LOOK: Duration = Duration::from_millis(500);
 /// The longer an allocation takes, the longer is the interval: without eBPF each connection costs system
 /// calls, which have a fifth of the time at most.
 const PAUSE: u32 = 4;
@@ -89,6 +93,10 @@ struct LegState {
     allocator: RateAllocator,
     reports: Vec<Report>,
     slots: IdMap<usize>,
+    cross_traffic: CrossTrafficCounter,
+    /// When its interface is looked for again, and whether it was found but could not be counted.
+    next_look: Time,
+    refuses: bool,
 }
 
 impl Legs {
@@ -235,6 +243,9 @@ impl Controller {
                 None => LegState::new(controlled.clone(), &self.estimates),
             };
             state.allocator.reconfigure(controlled.config);
+            if state.cross_traffic.interface() != controlled.interface {
+                state.cross_traffic = CrossTrafficCounter::new(&controlled.leg, &controlled.interface);
+            }
             state.controlled = controlled;
             state.announce();
             self.legs.push(state);
@@ -263,10 +274,20 @@ impl LegState {
         if let Some((rate, memory)) = estimates.lock().remembered.remove(controlled.leg.name()) {
             allocator.remember(rate.bps() as f64 / 8.0, memory);
         }
-        Self { controlled, allocator, reports: Vec::new(), slots: IdMap::default() }
+        let cross_traffic = CrossTrafficCounter::new(&controlled.leg, &controlled.interface);
+        Self {
+            controlled,
+            allocator,
+            reports: Vec::new(),
+            slots: IdMap::default(),
+            cross_traffic,
+            next_look: Time::ZERO,
+            refuses: false,
+        }
     }
 
     fn tick(&mut self, now: Time) {
+        self.count_cross_traffic(now);
         let leg = &self.controlled.leg;
         self.reports.clear();
         self.slots.clear();
@@ -277,6 +298,22 @@ impl LegState {
         let set_rate = |owner, rate| leg.set_rate(self.slots[&owner], rate as u64);
         self.allocator.tick(now, &self.reports, set_rate);
         self.announce();
+    }
+
+    fn count_cross_traffic(&mut self, now: Time) {
+        if now >= self.next_look {
+            self.next_look = now + LOOK;
+            let followed = self.cross_traffic.follow();
+            if let Err(error) = &followed
+                && !self.refuses
+            {
+                tracing::warn!("{error}");
+            }
+            self.refuses = followed.is_err();
+        }
+        if let Some(count) = self.cross_traffic.read() {
+            self.allocator.count(count);
+        }
     }
 
     /// Tells the kernel the rate that a new connection starts with.

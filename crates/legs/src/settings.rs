@@ -8,7 +8,7 @@ use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
-use crate::values::{Congestion, Interface, Keepalive};
+use crate::values::{Congestion, Interface, Keepalive, Share};
 
 /// The round-trip time from which the timers of the terrestrial leg are derived.
 const TERRESTRIAL_RTT: Duration = Duration::from_millis(200);
@@ -28,6 +28,10 @@ pub struct SatelliteLeg {
     /// The round-trip time of the empty link.
     #[serde(default = "geostationary")]
     pub rtt: Span,
+    /// The part of the link that traffic without explicit rates may take under load: UDP, QUIC, and what is
+    /// not split.
+    #[serde(default)]
+    pub cross_traffic: Share,
     /// The highest rate of each connection, without headers.
     pub pacing_cap: Option<Rate>,
     /// Whether SYNs may carry data (RFC 7413).
@@ -94,7 +98,8 @@ impl SatelliteLeg {
 
     /// The initial configuration of the leg's rate allocator.
     pub fn allocator_config(&self) -> RateAllocatorConfig {
-        RateAllocatorConfig { capacity: self.rate, rtt: self.rtt.get() }
+        let cross_traffic = self.cross_traffic.get();
+        RateAllocatorConfig { capacity: self.rate, rtt: self.rtt.get(), cross_traffic }
     }
 }
 
@@ -149,6 +154,18 @@ mod tests {
         assert_eq!((known.capacity, known.rtt), (Some(Rate::mbps(2)), Duration::from_millis(40)));
         let unknown = leg("").unwrap().allocator_config();
         assert_eq!((unknown.capacity, unknown.rtt), (None, Duration::from_millis(600)));
+    }
+
+    #[test]
+    fn what_is_not_split_has_half_of_the_leg_unless_another_part_is_configured() {
+        let share = |text: &str| leg(text).map(|leg| leg.allocator_config().cross_traffic.get());
+        for (text, part) in [("", 0.5), ("cross_traffic = \"20%\"", 0.2), ("cross_traffic = \"1\"", 1.0)] {
+            assert_eq!(share(text), Ok(part), "{text}");
+        }
+        for text in ["101%", "-1%", "half", "2"] {
+            let error = share(&format!("cross_traffic = \"{text}\"")).unwrap_err();
+            assert!(error.contains("such as \"50%\""), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use bentpipe_kernel::timers::{self, KEEPALIVE_RANGE};
-use bentpipe_units::Span;
+use bentpipe_link::explicit::CrossTrafficShare;
+use bentpipe_units::{Probability, Span};
 use serde::{Deserialize, Serialize};
 
 /// The name of a network interface: 1 to 15 letters, digits and `.-_@:`, so that it can stand in a rule.
@@ -95,6 +96,32 @@ impl TryFrom<String> for Keepalive {
         let span: Option<Span> = text.parse().ok();
         span.filter(|span| KEEPALIVE_RANGE.contains(&span.get())).map(Self::After).ok_or_else(|| {
             format!("\"{text}\" is no time for keepalives; write \"off\" or a time from \"1s\" to \"9h\", such as \"5m\"")
+        })
+    }
+}
+
+/// The part of a leg that traffic without explicit rates may take under load: `50%` or `0.5`.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Share(CrossTrafficShare);
+
+impl Share {
+    /// For the rate allocator.
+    pub fn get(self) -> CrossTrafficShare {
+        self.0
+    }
+}
+
+impl TryFrom<String> for Share {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let part = text.parse::<Probability>().ok();
+        let share = part.and_then(|part| CrossTrafficShare::new(part.get()));
+        share.map(Self).ok_or_else(|| {
+            format!(
+                "\"{text}\" is no part of a link; write a percentage from \"0%\" to \"100%\", such as \"50%\""
+            )
         })
     }
 }

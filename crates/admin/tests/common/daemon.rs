@@ -215,7 +215,12 @@ pub(crate) fn satellite(sent_bps: f64, received_bps: f64) -> LegReport {
         srtt_s: Some(0.6123),
         min_rtt_s: Some(0.6004),
         outage_s: None,
-        explicit: Some(ExplicitReport { capacity_bps: 9.87e6, queue_s: 0.0031, active: 31 }),
+        explicit: Some(ExplicitReport {
+            capacity_bps: 9.87e6,
+            queue_s: 0.0031,
+            cross_traffic_bps: 0.4e6,
+            active: 31,
+        }),
         return_queue_s: Some(0.0088),
         forwarded: Some(ForwardedReport {
             sent_bps: sent_bps / 10.0,

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cross_traffic;
 mod explicit;
 mod hybla;
 mod nftables;

@@ -75,7 +75,7 @@ fn scenario(settings: &Settings, scheme: &Scheme) -> Scenario {
         ends: Default::default(),
         shared,
     };
-    let allocator = RateAllocatorConfig { capacity: Some(settings.rate), rtt: settings.rtt };
+    let allocator = RateAllocatorConfig::new(Some(settings.rate), settings.rtt);
     Scenario {
         title: "a download over a satellite".into(),
         duration: TIMEOUT,

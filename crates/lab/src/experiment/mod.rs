@@ -22,6 +22,7 @@ mod psats09;
 mod radius07;
 mod rain_fade;
 mod return_link;
+mod shared_leg;
 mod short_downloads;
 mod snoop_senders;
 mod surrey;
@@ -71,7 +72,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 27] = [
+pub const ALL: [Experiment; 28] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -99,6 +100,7 @@ pub const ALL: [Experiment; 27] = [
     return_link::RETURN_LINK,
     short_downloads::SHORT_DOWNLOADS,
     crowd::CROWD,
+    shared_leg::SHARED_LEG,
 ];
 
 /// Finds an experiment by its name.

@@ -184,6 +184,11 @@ impl Capacity {
         is_taken
     }
 
+    /// Begins the search above a rate that leaves over the link already, bytes per second.
+    pub(super) fn begin_above(&mut self, rate: f64) {
+        self.estimate += rate;
+    }
+
     /// What to remember of it later.
     pub(super) fn memory(&self) -> f64 {
         self.memory.unwrap_or(self.estimate)
@@ -378,7 +383,7 @@ impl Capacity {
     /// How much of a lasting delay is no queue: behind a queue, a train would not arrive faster than the estimate.
     pub(super) fn no_queue(&mut self, carried: &Carried, seen: &Observation) -> Duration {
         let is_idle = carried.arrived[0] > (1.0 + SURELY) * self.estimate.max(carried.usual);
-        match self.doubt(carried.begun, seen.rtt).filter(|_| is_idle) {
+        match self.doubt(carried.sent[0], seen.rtt).filter(|_| is_idle) {
             Some(lasting) => {
                 self.lasting = None;
                 lasting.least

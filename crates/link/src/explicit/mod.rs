@@ -18,6 +18,7 @@
 //! All rates are in bytes per second on the wire, that is with the headers of IP and TCP.
 
 mod capacity;
+mod cross_traffic;
 mod id_map;
 mod max_min;
 mod return_queue;
@@ -29,11 +30,14 @@ use std::time::Duration;
 use bentpipe_units::{Rate, Time};
 
 use capacity::{Capacity, Observation};
+use cross_traffic::CrossTraffic;
 pub use id_map::{IdHasher, IdMap};
 use max_min::Claim;
 use return_queue::ReturnQueue;
 use round::Round;
-use train::Trains;
+use train::{Carried, Trains};
+
+pub use cross_traffic::{CrossTrafficShare, EgressCount};
 
 /// A connection that uses less than this part of its rate is limited elsewhere: by its application or by its
 /// receiver.
@@ -74,6 +78,15 @@ const OUTAGE: f64 = 1.5;
 /// lowered for these losses would take many round trips to grow again.
 const AFTERMATH: u32 = 4;
 
+/// A train of which this is cross traffic, in multiples of the connections' part, says little.
+const MOST_CROSS_TRAFFIC: f64 = 20.0;
+/// With this part of the capacity, cross traffic makes a difference to what arrives, which is then measured
+/// over at least this time.
+const SHARED: f64 = 0.02;
+const SHARED_SPAN: Duration = Duration::from_millis(300);
+/// While nothing is known of the link, the connections have this part of the estimate at least.
+const UNKNOWN_REST: f64 = 0.1;
+
 /// The configured properties of the link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateAllocatorConfig {
@@ -81,6 +94,15 @@ pub struct RateAllocatorConfig {
     pub capacity: Option<Rate>,
     /// The round-trip time of the empty link, until it is measured.
     pub rtt: Duration,
+    /// The part of the link that cross traffic may take under load.
+    pub cross_traffic: CrossTrafficShare,
+}
+
+impl RateAllocatorConfig {
+    /// With the default share of cross traffic.
+    pub fn new(capacity: Option<Rate>, rtt: Duration) -> Self {
+        Self { capacity, rtt, cross_traffic: CrossTrafficShare::default() }
+    }
 }
 
 /// How old a capacity is that was measured before.
@@ -147,6 +169,8 @@ pub struct LinkEstimate {
     pub queue: Duration,
     /// Connections with data in flight.
     pub active: usize,
+    /// What cross traffic sends, bytes per second; zero where nobody [counts](RateAllocator::count) it.
+    pub cross_traffic: f64,
     /// No sender receives acknowledgements.
     pub outage: bool,
 }
@@ -156,8 +180,11 @@ pub struct LinkEstimate {
 pub struct RateAllocator {
     config: RateAllocatorConfig,
     capacity: Capacity,
+    cross_traffic: CrossTraffic,
     round: Round,
     trains: Trains,
+    /// The rate of cross traffic that the last train allowed for.
+    beside_train: f64,
     /// There has been a train since the beginning, or since the capacity became a memory.
     began: bool,
     /// Since when there is no connection with data in flight, until the capacity became a memory.
@@ -223,14 +250,17 @@ impl RateAllocator {
             rtt: config.rtt,
             queue: Duration::ZERO,
             active: 0,
+            cross_traffic: 0.0,
             outage: false,
         };
         let initial_rate = InitialRate { rate: capacity.initial_rate(), weight: 0 };
         Self {
             config,
             capacity,
+            cross_traffic: CrossTraffic::default(),
             round: Round::default(),
             trains: Trains::default(),
+            beside_train: 0.0,
             began: false,
             idle_since: None,
             flows: IdMap::default(),
@@ -248,6 +278,12 @@ impl RateAllocator {
             claims: Vec::new(),
             late: Vec::new(),
         }
+    }
+
+    /// What has left over the link so far, before the [`tick`](Self::tick) that takes it in. Without it,
+    /// cross traffic shows as a queue only.
+    pub fn count(&mut self, count: EgressCount) {
+        self.cross_traffic.count(count);
     }
 
     /// Takes the reports of all connections and gives each its rate. Silent connections get zero, and begin
@@ -350,7 +386,10 @@ impl RateAllocator {
         }
         let ticks = self.ticks;
         self.flows.retain(|_, flow| flow.reported == ticks);
-        self.round.add(now, [sent, delivered, lost], self.return_shift, self.estimate.rtt);
+        let rated = [sent, delivered, lost];
+        let cross_traffic = self.cross_traffic.advance(now, rated, self.round_trip());
+        self.estimate.cross_traffic = self.cross_traffic.rate();
+        self.round.add(now, rated, cross_traffic, self.return_shift, self.estimate.rtt);
         for (bytes, from, to) in late.drain(..) {
             self.round.spread_sent(bytes, from, to);
         }
@@ -418,7 +457,13 @@ impl RateAllocator {
         let is_standing = !self.trains.explains(queue, now, self.round_trip());
         let since = self.queued_since.filter(|_| is_standing);
         let carried_over = |least| since.and_then(|since| self.round.carried_since(since, rtt, least));
-        let (carried, carried_all) = (carried_over(Duration::ZERO), carried_over(rtt.mul_f64(0.9)));
+        let [least, whole] = self.carried_spans(rtt);
+        let (carried, carried_all) = (carried_over(least), carried_over(whole));
+        let full = self.capacity.budget(capacity::NOISE);
+        if queue > capacity::NOISE && self.cross_traffic.overloads(self.config.cross_traffic, full) {
+            // Queue and losses say nothing of the estimate.
+            self.capacity.hold(now + self.round_trip());
+        }
         let first = !self.began && self.estimate.active > 0;
         let wanted = wanted || first;
         let observation =
@@ -429,6 +474,7 @@ impl RateAllocator {
         }
         let round_trip = self.round_trip();
         if let Some(carried) = self.trains.result(now, round_trip, &self.round, self.estimate.active) {
+            let carried = self.with_cross_traffic(carried);
             let no_queue = self.capacity.no_queue(&carried, &observation);
             self.lengthen_path(no_queue);
             let more = self.capacity.judge_train(&carried, &observation);
@@ -440,8 +486,16 @@ impl RateAllocator {
         if self.trains.is_due(now)
             && let Some(rate) = self.capacity.train(&observation)
         {
-            let usual = self.capacity.budget(self.queue_ahead(now));
+            let cross_traffic = self.cross_traffic.rate();
             let searching = self.capacity.is_searched();
+            let mut rate = rate;
+            if first && self.capacity.is_unknown() {
+                // The search begins above what is there already.
+                rate += cross_traffic;
+                self.capacity.begin_above(cross_traffic);
+            }
+            let usual = self.rated_budget(self.queue_ahead(now)) + cross_traffic;
+            self.beside_train = cross_traffic;
             let begun = match first && searching && elapsed <= FIRST_SEEN {
                 // The first packets of the first connections are the first train.
                 true => Time::from_nanos(now.as_nanos().saturating_sub(elapsed.as_nanos() as u64)),
@@ -475,6 +529,22 @@ impl RateAllocator {
         self.estimate.queue -= by;
     }
 
+    /// The least times over which arrivals show what the link carries: of any part of a round trip, and of
+    /// all. When cross traffic arrives is known to within the round trips' precision only.
+    fn carried_spans(&self, rtt: Duration) -> [Duration; 2] {
+        let is_shared = self.cross_traffic.rate() > SHARED * self.capacity.bytes_per_second();
+        let least = if is_shared { rtt.max(SHARED_SPAN) } else { Duration::ZERO };
+        [least, least.max(rtt.mul_f64(0.9))]
+    }
+
+    /// What a train has shown of all that leaves: what was beside it shares its fate.
+    fn with_cross_traffic(&self, carried: Carried) -> Carried {
+        let beside = self.cross_traffic.rate_between(carried.sent);
+        let own = (carried.train - self.beside_train).max(carried.train / MOST_CROSS_TRAFFIC);
+        let all = own + beside;
+        Carried { train: all, arrived: carried.arrived.map(|rate| rate * all / own), ..carried }
+    }
+
     /// How long a packet that is sent now will wait: the last packet whose wait is known was sent a round
     /// trip ago, and what has been sent since waits before this one.
     fn queue_ahead(&self, now: Time) -> Duration {
@@ -487,6 +557,31 @@ impl RateAllocator {
         let sent = sent / self.capacity.bytes_per_second();
         let ahead = self.estimate.queue.as_secs_f64() + sent - (now - since).as_secs_f64();
         Duration::try_from_secs_f64(ahead.max(0.0)).unwrap_or(Duration::MAX)
+    }
+
+    /// The sum of the connections' rates, if what they send now will wait that long.
+    fn rated_budget(&self, queue: Duration) -> f64 {
+        let budget = self.capacity.budget(queue);
+        match self.capacity.is_unknown() {
+            // A share of what is not known is none.
+            true => (budget - self.cross_traffic.rate()).max(budget * UNKNOWN_REST),
+            false => self.rest(budget),
+        }
+    }
+
+    /// What cross traffic leaves of a budget.
+    fn rest(&self, budget: f64) -> f64 {
+        let full = self.capacity.budget(capacity::NOISE);
+        self.cross_traffic.rest(self.config.cross_traffic, budget, full)
+    }
+
+    /// The sum of the rates of connections that begin.
+    fn initial_budget(&self, usual: f64) -> f64 {
+        match (self.began, self.capacity.is_unknown()) {
+            (true, _) => usual,
+            (false, true) => self.capacity.initial_rate(),
+            (false, false) => self.rest(self.capacity.initial_rate()),
+        }
     }
 
     /// How long to wait at most before the next [`tick`](Self::tick), if that is less than usual.
@@ -525,8 +620,9 @@ impl RateAllocator {
     fn allocate(&mut self, now: Time, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
         let acknowledged = self.round.acknowledged(self.estimate.rtt);
         let bound = self.return_queue.bound(acknowledged, self.capacity.bytes_per_second());
-        let usual = self.capacity.budget(self.queue_ahead(now)).min(bound);
-        let budget = self.trains.rate(now, usual);
+        let usual = self.rated_budget(self.queue_ahead(now)).min(bound);
+        // A train is of all that leaves.
+        let budget = (self.trains.rate(now, usual + self.beside_train) - self.beside_train).max(usual);
         self.usual_part = if budget > usual { usual / budget } else { 1.0 };
         self.claims.clear();
         self.claims.extend(reports.iter().filter_map(|report| {
@@ -540,7 +636,7 @@ impl RateAllocator {
         let limited =
             limited.fold((0.0, 0), |(bytes, weight), claim| (bytes + claim.most, weight + claim.weight));
         let weight = self.claims.iter().map(|claim| claim.weight).sum::<u32>() - limited.1;
-        let initial = if self.began { usual } else { self.capacity.initial_rate() };
+        let initial = self.initial_budget(usual);
         self.initial_rate = InitialRate { rate: (initial - limited.0).max(initial / 8.0), weight };
         for report in reports {
             let Some(flow) = self.flows.get_mut(&report.id) else { continue };

@@ -19,6 +19,7 @@ const PAUSE: (Duration, f64) = (Duration::from_millis(50), 4.0 * 1500.0);
 #[derive(Debug, Default)]
 pub(super) struct Round {
     sums: [u64; 3],
+    acknowledged: u64,
     /// The last moment before the history.
     before: Option<Moment>,
     history: VecDeque<Moment>,
@@ -31,6 +32,8 @@ pub(super) struct Round {
 struct Moment {
     at: Time,
     sums: [u64; 3],
+    /// The bytes that have been delivered, without cross traffic: acknowledgements show them.
+    acknowledged: u64,
     /// The delay of the acknowledgements of these sums on the return path, up to a constant, seconds.
     return_shift: f64,
 }
@@ -47,15 +50,25 @@ pub(super) struct Rates {
 
 impl Round {
     /// Adds the bytes sent, delivered and lost since the last tick, from acknowledgements that took
-    /// `return_shift` seconds on the return path.
-    pub(super) fn add(&mut self, now: Time, bytes: [u64; 3], return_shift: f64, rtt: Duration) {
-        self.sums = std::array::from_fn(|index| self.sums[index] + bytes[index]);
+    /// `return_shift` seconds on the return path, and those of cross traffic.
+    pub(super) fn add(
+        &mut self,
+        now: Time,
+        bytes: [u64; 3],
+        cross_traffic: [u64; 3],
+        return_shift: f64,
+        rtt: Duration,
+    ) {
+        self.sums = std::array::from_fn(|index| {
+            self.sums[index].saturating_add(bytes[index]).saturating_add(cross_traffic[index])
+        });
+        self.acknowledged += bytes[1];
         self.sent.push_back((now, self.sums[0]));
         while self.sent.get(1).is_some_and(|second| now - second.0 >= REMEMBERED) {
             self.sent.pop_front();
         }
         // Rates begin with the first arrival.
-        let moment = Moment { at: now, sums: self.sums, return_shift };
+        let moment = Moment { at: now, sums: self.sums, acknowledged: self.acknowledged, return_shift };
         if self.history.is_empty() && bytes[1] == 0 {
             self.before = Some(moment);
             return;
@@ -105,7 +118,7 @@ impl Round {
         let mut first = ticks.next()?;
         let (mut last, mut silent) = (first, false);
         for moment in ticks {
-            if moment.sums[1] == last.sums[1] {
+            if moment.acknowledged == last.acknowledged {
                 silent = true;
                 continue;
             }
@@ -119,13 +132,14 @@ impl Round {
     }
 
     /// The fastest arrivals since then over any span that is long enough: the rate that is certain although
-    /// `error` bytes more or less may have come at its ends, and the rate that is possible.
+    /// `error` bytes more or less may have come at its ends, and the rate that is possible. Without cross
+    /// traffic, of which it is not known so exactly when it arrives.
     pub(super) fn fastest_since(&self, since: Time, least: Duration, error: f64) -> Option<[f64; 2]> {
         let mut fastest: Option<[f64; 2]> = None;
         let mut moments = self.before.iter().chain(&self.history).skip_while(|moment| moment.at < since);
         while let Some(first) = moments.next() {
             for last in moments.clone().filter(|last| last.at - first.at >= least) {
-                let bytes = (last.sums[1] - first.sums[1]) as f64;
+                let bytes = (last.acknowledged - first.acknowledged) as f64;
                 let span = (last.at - first.at).as_secs_f64();
                 let rates = [bytes - error, bytes + error].map(|bytes| bytes / span);
                 let before = fastest.unwrap_or(rates);
@@ -183,7 +197,7 @@ mod tests {
                 let later = longer_by_a_second * TICK.as_secs_f64();
                 return_shift += later;
                 let bytes = (1e6 * (TICK.as_secs_f64() - later)) as u64;
-                round.add(now, [20_000, bytes, bytes / 10], return_shift, RTT);
+                round.add(now, [20_000, bytes, bytes / 10], [0; 3], return_shift, RTT);
             }
             let rates = round.rates(RTT).unwrap();
             let carried = round.carried_since(Time::ZERO, RTT, RTT / 2).unwrap();

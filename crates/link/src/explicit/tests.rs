@@ -26,6 +26,10 @@ struct Testbed {
     dropped: f64,
     offered: f64,
     flows: Vec<Sender>,
+    /// Bytes per second of cross traffic, and the bytes that the gateway has counted; nobody counts them if
+    /// it is not told.
+    cross_traffic: f64,
+    counted: Option<f64>,
     /// What was sent in each moment and has not left the queue.
     waiting: std::collections::VecDeque<Waiting>,
     arriving: std::collections::VecDeque<(Time, Vec<[f64; 2]>, [f64; 2])>,
@@ -62,7 +66,7 @@ struct Sender {
 impl Testbed {
     fn new(configured: Option<u64>, carries: u64, rtt_ms: u64) -> Self {
         let rtt = Duration::from_millis(rtt_ms);
-        let config = RateAllocatorConfig { capacity: configured.map(Rate::mbps), rtt };
+        let config = RateAllocatorConfig::new(configured.map(Rate::mbps), rtt);
         Self {
             now: Time::ZERO,
             ticked: Time::ZERO,
@@ -79,6 +83,8 @@ impl Testbed {
             dropped: 0.0,
             offered: 0.0,
             flows: Vec::new(),
+            cross_traffic: 0.0,
+            counted: Some(0.0),
             waiting: Default::default(),
             arriving: Default::default(),
             queues: Vec::new(),
@@ -122,7 +128,9 @@ impl Testbed {
         self.now += MOMENT;
         let dt = MOMENT.as_secs_f64();
         let offered: Vec<f64> = self.flows.iter().map(|flow| flow.offered() * dt).collect();
-        let sum: f64 = offered.iter().sum();
+        let cross_traffic = self.cross_traffic * dt;
+        self.counted = self.counted.map(|counted| counted + cross_traffic);
+        let sum: f64 = offered.iter().sum::<f64>() + cross_traffic;
         let mut carries = self.carries * dt;
         let fits = (self.room * self.carries - self.queue + carries).max(0.0).min(sum);
         self.offered += sum;
@@ -165,6 +173,9 @@ impl Testbed {
     fn tick(&mut self) {
         (self.joined, self.ticked) = (0, self.now);
         let reports: Vec<Report> = self.flows.iter().enumerate().map(|(id, flow)| flow.report(id)).collect();
+        if let Some(counted) = self.counted {
+            self.allocator.count(EgressCount::CrossTraffic(counted as u64));
+        }
         let flows = &mut self.flows;
         self.allocator.tick(self.now, &reports, |id, rate| flows[id as usize].rate = rate);
     }
@@ -182,9 +193,14 @@ impl Testbed {
     }
 
     fn median_queue(&self) -> f64 {
+        self.queue_at(0.5)
+    }
+
+    /// The queue, seconds, than which it was shorter for this part of the time.
+    fn queue_at(&self, quantile: f64) -> f64 {
         let mut queues = self.queues.clone();
         queues.sort_by(f64::total_cmp);
-        queues[queues.len() / 2]
+        queues[(queues.len() as f64 * quantile) as usize]
     }
 }
 
@@ -306,7 +322,7 @@ fn an_unknown_capacity_is_found() {
 #[test]
 fn an_unknown_capacity_is_found_by_a_sender_that_falls_short_of_low_rates() {
     let mut bed = Testbed::new(None, 100, 40);
-    bed.allocator = RateAllocator::new(RateAllocatorConfig { capacity: None, rtt: 15 * bed.rtt });
+    bed.allocator = RateAllocator::new(RateAllocatorConfig::new(None, 15 * bed.rtt));
     let id = bed.join(1, ALL);
     bed.flows[id].rate = 25_000.0;
     bed.flows[id].falls_short_below = 1e6;
@@ -594,6 +610,153 @@ fn a_memory_of_another_life_is_where_the_search_begins_unless_the_rate_is_known(
     }
 }
 
+mod cross_traffic {
+    use super::*;
+
+    const MBPS: f64 = 125e3;
+    /// Of the queue at the 95th percentile, seconds.
+    const SHORT: f64 = 0.03;
+
+    fn bed(told: bool, share: f64) -> Testbed {
+        let mut bed = Testbed::new(told.then_some(10), 10, 600);
+        let config = RateAllocatorConfig {
+            cross_traffic: CrossTrafficShare::new(share).unwrap(),
+            ..RateAllocatorConfig::new(told.then(|| Rate::mbps(10)), Duration::from_millis(600))
+        };
+        bed.allocator = RateAllocator::new(config);
+        (bed.timestamps, bed.per) = (true, 0.001);
+        bed
+    }
+
+    #[test]
+    fn a_constant_stream_loses_nothing_and_the_connections_have_the_rest_without_a_queue() {
+        for told in [true, false] {
+            let mut bed = bed(told, 0.5);
+            (0..4).for_each(|_| _ = bed.join(1, ALL));
+            bed.run(10.0);
+            bed.cross_traffic = 5.0 * MBPS;
+            bed.queues.clear();
+            bed.run(2.0);
+            let worst = bed.queue_at(0.999);
+            assert!(worst < 0.06, "{worst} s, told: {told}");
+            (bed.dropped, bed.offered) = (0.0, 0.0);
+            bed.queues.clear();
+            let used = bed.use_over(60.0) + 0.5;
+            assert!((0.97..1.0).contains(&used), "{used}, told: {told}, {:?}", bed.allocator.estimate());
+            assert!(bed.queue_at(0.95) < SHORT && bed.dropped == 0.0, "{} s", bed.queue_at(0.95));
+        }
+    }
+
+    /// What the count is for.
+    #[test]
+    fn without_a_count_the_same_stream_makes_a_queue() {
+        let mut bed = bed(true, 0.5);
+        bed.counted = None;
+        bed.join(1, ALL);
+        bed.run(10.0);
+        bed.cross_traffic = 5.0 * MBPS;
+        bed.queues.clear();
+        bed.run(5.0);
+        assert!(bed.queue_at(0.95) > 6.0 * SHORT, "{} s", bed.queue_at(0.95));
+    }
+
+    #[test]
+    fn an_unknown_capacity_is_found_beside_a_stream_that_was_there_before() {
+        for mbps in [0.0, 1.0, 3.0, 5.0, 8.0] {
+            let mut bed = bed(false, 0.9);
+            bed.cross_traffic = mbps * MBPS;
+            bed.run(5.0);
+            bed.join(1, ALL);
+            bed.run(10.0);
+            bed.queues.clear();
+            let used = bed.use_over(30.0) + mbps / 10.0;
+            assert!((0.95..1.01).contains(&used), "{used} beside {mbps}, {:?}", bed.allocator.estimate());
+            // A train of little beside much is paid back slowly.
+            let short = if mbps > 5.0 { 0.05 } else { SHORT };
+            assert!(bed.queue_at(0.95) < short, "{} s beside {mbps}", bed.queue_at(0.95));
+        }
+    }
+
+    #[test]
+    fn bursts_are_made_room_for_and_pauses_are_used() {
+        let mut bed = bed(true, 0.5);
+        bed.join(1, ALL);
+        bed.run(10.0);
+        bed.queues.clear();
+        let mut used = 0.0;
+        for second in 0..40 {
+            bed.cross_traffic = if second % 2 == 0 { 4.0 * MBPS } else { 0.0 };
+            used += bed.use_over(1.0) / 40.0;
+        }
+        assert!(used + 0.2 > 0.95, "{used}");
+        assert!(bed.queue_at(0.95) < SHORT, "{} s", bed.queue_at(0.95));
+    }
+
+    #[test]
+    fn above_its_share_it_does_not_push_the_connections_below_theirs() {
+        for (share, kept) in [(0.5, 0.5), (0.2, 0.8)] {
+            let mut bed = bed(true, share);
+            bed.room = 0.1;
+            bed.join(1, ALL);
+            bed.run(10.0);
+            bed.cross_traffic = 9.0 * MBPS;
+            bed.run(20.0);
+            let mut least = f64::INFINITY;
+            for _ in 0..1000 {
+                bed.step();
+                least = least.min(bed.flows[0].rate / (10.0 * MBPS));
+            }
+            assert!(least > 0.95 * kept, "{least} of {kept}, {:?}", bed.allocator.estimate());
+        }
+    }
+
+    /// Others that fill what they are left, as TCP end to end does, and halve their rate once the queue is
+    /// full.
+    #[test]
+    fn senders_that_probe_for_more_end_at_their_share() {
+        for share in [0.3, 0.5, 0.7] {
+            let mut bed = bed(true, share);
+            bed.room = 0.1;
+            bed.join(1, ALL);
+            bed.run(5.0);
+            bed.cross_traffic = MBPS;
+            let (mut sum, mut dropped) = (0.0, 0.0);
+            for step in 0..12_000 {
+                bed.step();
+                // 1 Mbit/s more in each six seconds.
+                bed.cross_traffic += MBPS / 300.0;
+                if bed.dropped > dropped {
+                    bed.cross_traffic *= 0.7;
+                    bed.run(0.6);
+                    dropped = bed.dropped;
+                }
+                sum += if step >= 6_000 { bed.cross_traffic / (10.0 * MBPS) / 6_000.0 } else { 0.0 };
+            }
+            assert!((0.75..1.25).contains(&(sum / share)), "{sum} of {share}");
+        }
+    }
+
+    #[test]
+    fn a_slower_link_is_found_beside_cross_traffic_and_a_faster_one_too() {
+        for mbps in [1.0, 2.0] {
+            let mut bed = bed(false, 0.5);
+            bed.join(1, ALL);
+            bed.cross_traffic = mbps * MBPS;
+            bed.run(15.0);
+            bed.carries = 5.0 * MBPS;
+            bed.run(10.0);
+            bed.queues.clear();
+            let used = bed.use_over(30.0) + mbps / 5.0;
+            assert!((0.97..1.01).contains(&used), "{used}, {:?}", bed.allocator.estimate());
+            assert!(bed.queue_at(0.9) < 0.05, "{} s", bed.queue_at(0.9));
+            bed.carries = 10.0 * MBPS;
+            bed.run(10.0);
+            let used = bed.use_over(10.0) + mbps / 10.0;
+            assert!((0.97..1.01).contains(&used), "{used}, {:?}", bed.allocator.estimate());
+        }
+    }
+}
+
 mod arbitrary {
     use proptest::prelude::*;
 
@@ -624,14 +787,20 @@ mod arbitrary {
     proptest! {
         #[test]
         fn arbitrary_reports_give_finite_rates_within_the_capacity(
-            ticks in prop::collection::vec((0u64..2000, prop::collection::vec(report(), 0..6)), 1..60),
+            ticks in prop::collection::vec(
+                (0u64..2000, prop::option::of(any::<(u64, bool)>()), prop::collection::vec(report(), 0..6)),
+                1..60,
+            ),
             known: bool,
         ) {
             let capacity = known.then_some(Rate::mbps(10));
-            let mut allocator = RateAllocator::new(RateAllocatorConfig { capacity, rtt: Duration::from_millis(600) });
+            let mut allocator = RateAllocator::new(RateAllocatorConfig::new(capacity, Duration::from_millis(600)));
             let mut now = Time::ZERO;
-            for (passed, mut reports) in ticks {
+            for (passed, count, mut reports) in ticks {
                 now += Duration::from_millis(passed);
+                if let Some((bytes, is_all)) = count {
+                    allocator.count(if is_all { EgressCount::All(bytes) } else { EgressCount::CrossTraffic(bytes) });
+                }
                 reports.sort_by_key(|report| report.id);
                 reports.dedup_by_key(|report| report.id);
                 let mut rates = Vec::new();
@@ -648,10 +817,8 @@ mod arbitrary {
 
 #[test]
 fn a_sender_that_only_waits_for_acknowledgements_leaves_its_share_to_the_others() {
-    let mut allocator = RateAllocator::new(RateAllocatorConfig {
-        capacity: Some(Rate::mbps(8)),
-        rtt: Duration::from_millis(600),
-    });
+    let mut allocator =
+        RateAllocator::new(RateAllocatorConfig::new(Some(Rate::mbps(8)), Duration::from_millis(600)));
     let report = |id, backlogged| Report {
         id,
         weight: 1,

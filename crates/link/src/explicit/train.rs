@@ -70,7 +70,8 @@ pub(super) struct Carried {
     /// The estimate, and the rate of the train.
     pub(super) usual: f64,
     pub(super) train: f64,
-    pub(super) begun: Time,
+    /// When it began and ended.
+    pub(super) sent: [Time; 2],
     /// The fastest arrivals, at least and at most.
     pub(super) arrived: [f64; 2],
 }
@@ -135,7 +136,7 @@ impl Trains {
         let span = (ended - train.begun).mul_f64(SPAN);
         let from = Time::from_nanos(from.as_nanos().saturating_sub(MEASURING.as_nanos() as u64));
         let arrived = round.fastest_since(from, span, ERROR)?;
-        Some(Carried { usual: train.usual, train: train.rate, begun: train.begun, arrived })
+        Some(Carried { usual: train.usual, train: train.rate, sent: [train.begun, ended], arrived })
     }
 
     /// Whether this queue is that of a train.

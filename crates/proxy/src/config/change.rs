@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::rule::Rule;
 use super::{
     AtLimit, Comment, Config, Congestion, Dscp, Handshake, Interface, Listen, LogFormat, MarkField, Network,
-    Port, Ports, RelayKind, SatelliteLeg, TerrestrialLeg, Workers,
+    Port, Ports, RelayKind, SatelliteLeg, Share, TerrestrialLeg, Workers,
 };
 
 /// When a changed key takes effect.
@@ -113,6 +113,7 @@ key_effects!(SatelliteLeg {
     congestion: NewConnections,
     // The rate controller and the XCP router share the new rate out among all connections.
     rate: Now,
+    cross_traffic: Now,
     rtt: NewConnections,
     pacing_cap: NewConnections,
     fast_open: NewConnections,
@@ -301,6 +302,7 @@ shown! {
     MarkField: value => value;
     PathBuf: path => path.display();
     Congestion: name => name.as_str();
+    Share: share => format!("{}%", 100.0 * share.get().get());
     Comment: comment => comment.as_str();
     Weight: weight => weight.get();
     Port: port => port.get();

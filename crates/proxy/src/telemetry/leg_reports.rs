@@ -111,6 +111,7 @@ fn explicit(estimate: &LinkEstimate) -> ExplicitReport {
     ExplicitReport {
         capacity_bps: estimate.capacity * 8.0,
         queue_s: estimate.queue.as_secs_f64(),
+        cross_traffic_bps: estimate.cross_traffic * 8.0,
         active: estimate.active as u64,
     }
 }

@@ -148,6 +148,10 @@ pub struct ExplicitReport {
     pub capacity_bps: f64,
     /// How long a packet waits in the link's queue, s.
     pub queue_s: f64,
+    /// What leaves over the leg beside the data of its connections, bit/s with the headers of IP. An older daemon
+    /// does not say it.
+    #[serde(default)]
+    pub cross_traffic_bps: f64,
     /// Connections with data in flight.
     pub active: u64,
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bentpipe_config::{InTable, Off, Or, Plain, Problem, Written};
-use bentpipe_link::explicit::RateAllocatorConfig;
-use bentpipe_units::Rate;
+use bentpipe_link::explicit::{CrossTrafficShare, RateAllocatorConfig};
+use bentpipe_units::{Probability, Rate};
 use serde::Deserialize;
 
 use super::Unknown;
@@ -20,6 +20,7 @@ const SHORTEST_RTT: Duration = Duration::from_millis(1);
 pub(super) struct Explicit {
     at: String,
     capacity: Option<Or<Unknown, Written<Rate>>>,
+    cross_traffic: Option<Written<Probability>>,
 }
 
 /// The allocators of the forward and the reverse direction.
@@ -44,7 +45,9 @@ impl Explicit {
                 "capacity is missing, and it is not that of the link, which has no rate or encapsulates";
             Problem::new(format!("{what}: write for example capacity = \"10Mbit/s\", or \"unknown\""))
         })?;
-        Ok((at, RateAllocatorConfig { capacity, rtt: link.round_trip().max(SHORTEST_RTT) }))
+        let share = self.cross_traffic.map(Plain::get).and_then(|share| CrossTrafficShare::new(share.get()));
+        let config = RateAllocatorConfig::new(capacity, link.round_trip().max(SHORTEST_RTT));
+        Ok((at, RateAllocatorConfig { cross_traffic: share.unwrap_or_default(), ..config }))
     }
 }
 

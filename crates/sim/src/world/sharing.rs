@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use bentpipe_link::explicit::{RateAllocator, RateAllocatorConfig, Report};
+use bentpipe_link::explicit::{EgressCount, RateAllocator, RateAllocatorConfig, Report};
 use bentpipe_tcp::{Endpoint, Reported};
 use bentpipe_units::{Rate, Time};
 
 use super::World;
 use crate::events::Event;
+use crate::network::Pipe;
+use crate::packet::Packet;
 use crate::scenario::{Hop, LegSpec, LinkSpec, Scenario};
 
 /// The interval between two allocations while a sender is active.
@@ -17,10 +19,13 @@ const TICK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct SharedDirection {
     hop: Hop,
+    pipe: u32,
     allocator: RateAllocator,
     members: Vec<Member>,
     /// As they were at the last tick.
     reports: Vec<Report>,
+    /// Bytes that others than its members' data have offered to it.
+    cross_traffic: u64,
     /// Those that have begun since then, by their places among the members, and their weight.
     newcomers: Vec<u32>,
     joined: u32,
@@ -47,11 +52,14 @@ impl SharedDirection {
     pub(super) fn of_scenario(scenario: &Scenario) -> Vec<SharedDirection> {
         let share = |hop, config: RateAllocatorConfig| {
             let (allocator, members, reports) = (RateAllocator::new(config), Vec::new(), Vec::new());
+            let pipe = Pipe::index(hop);
             SharedDirection {
                 hop,
+                pipe,
                 allocator,
                 members,
                 reports,
+                cross_traffic: 0,
                 newcomers: Vec::new(),
                 joined: 0,
                 ticking: false,
@@ -95,6 +103,7 @@ impl SharedDirection {
 
     fn tick(&mut self, now: Time, endpoints: &mut [Endpoint]) {
         self.forget_newcomers();
+        self.allocator.count(EgressCount::CrossTraffic(self.cross_traffic));
         self.reports.clear();
         let reports = self.members.iter().filter_map(|member| {
             let reported = endpoints[member.endpoint as usize].reported()?;
@@ -123,12 +132,23 @@ impl World<'_> {
         }
         if !share.ticking {
             // No sender has sent anything since the last tick. That was a pause and not an outage.
+            share.allocator.count(EgressCount::CrossTraffic(share.cross_traffic));
             share.allocator.tick(self.now, &share.reports, |_, _| {});
             share.forget_newcomers();
             share.ticking = true;
             self.events.schedule(self.now + TICK, Event::Rates(slot.share));
         }
         share.begin(slot.member, &mut self.endpoints);
+    }
+
+    /// Counts a packet that is offered to a direction that is shared out, unless it is data of a member.
+    pub(super) fn count_cross_traffic(&mut self, pipe: u32, packet: &Packet) {
+        let slot = self.attachments[packet.from as usize].slot.filter(|_| packet.segment.len > 0);
+        for (number, share) in self.shares.iter_mut().enumerate().filter(|(_, share)| share.pipe == pipe) {
+            if slot.is_none_or(|slot| slot.share as usize != number) {
+                share.cross_traffic += packet.segment.ip_length() as u64;
+            }
+        }
     }
 
     /// Allocates new rates to all senders of a direction. They use them from their next acknowledgement or

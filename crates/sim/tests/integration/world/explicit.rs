@@ -22,8 +22,7 @@ fn config(weight: u32) -> Config {
 /// A link of 10 Mbit/s and 600 ms of this capacity, or of one that nobody shares out.
 fn scene(per: f64, capacity: Option<Rate>) -> Scenario {
     let mut scenario = chain(vec![symmetric(direction(10, ms(300), per))]);
-    scenario.links[0].shared[0] =
-        capacity.map(|capacity| RateAllocatorConfig { capacity: Some(capacity), rtt: ms(600) });
+    scenario.links[0].shared[0] = capacity.map(|capacity| RateAllocatorConfig::new(Some(capacity), ms(600)));
     scenario.duration = Duration::from_secs(60);
     scenario
 }
@@ -89,7 +88,7 @@ fn after_a_pause_the_whole_link_is_there_at_once() {
 fn a_splitter_in_front_of_the_link_is_a_sender_as_any_other() {
     let mut scenario =
         chain(vec![symmetric(direction(100, ms(5), 0.0)), symmetric(direction(10, ms(300), 0.01))]);
-    scenario.links[1].shared[0] = Some(RateAllocatorConfig { capacity: Some(Rate::mbps(10)), rtt: ms(600) });
+    scenario.links[1].shared[0] = Some(RateAllocatorConfig::new(Some(Rate::mbps(10)), ms(600)));
     scenario.duration = Duration::from_secs(60);
     let whole = flow(&scenario, None, Config::linux());
     scenario.flows.push(split_at(whole, 1, 16 << 20, config(1)));

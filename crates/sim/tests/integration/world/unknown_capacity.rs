@@ -39,7 +39,7 @@ const PER_SECOND: usize = 100;
 fn measure(direction: DirectionConfig, told: Option<Rate>, seconds: u64, seed: u64) -> Samples {
     let rtt = 2 * direction.delay;
     let mut scenario: Scenario = chain(vec![symmetric(direction)]);
-    scenario.links[0].shared[0] = Some(RateAllocatorConfig { capacity: told, rtt });
+    scenario.links[0].shared[0] = Some(RateAllocatorConfig::new(told, rtt));
     scenario.duration = Duration::from_secs(seconds);
     scenario.sample_interval = ms(1000 / PER_SECOND as u64);
     let congestion = Algorithm::Explicit { weight: NonZeroU32::MIN };

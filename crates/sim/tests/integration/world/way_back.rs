@@ -51,7 +51,7 @@ fn scene(downloads: Algorithm, outage: u32, timestamps: bool) -> Scenario {
     let mut way = direction(10, ms(300), 0.0);
     way.outages = OutageTrace::from_csv(&format!("start_s,duration_s\n{OUTAGE},{outage}\n")).unwrap();
     let mut scenario = chain(vec![symmetric(way)]);
-    scenario.links[0].shared[0] = Some(RateAllocatorConfig { capacity: Some(Rate::mbps(10)), rtt: ms(600) });
+    scenario.links[0].shared[0] = Some(RateAllocatorConfig::new(Some(Rate::mbps(10)), ms(600)));
     scenario.duration = Duration::from_secs(END as u64 + 1);
     scenario.sample_interval = Duration::from_secs(1);
     let congestion = Algorithm::Explicit { weight: NonZeroU32::MIN };
