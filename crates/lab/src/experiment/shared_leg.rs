@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn in_virtual_time_what_is_not_split_has_its_share() {
-        let seeds = Seeds { first: 1, count: 1 };
+        let seeds = Seeds { first: 1, count: SHARED_LEG.seeds };
         let results = SHARED_LEG.run(World::Sim, seeds, &Progress::default()).unwrap();
         // TCP that does not pace sends in bursts, which queue by themselves.
         let shares = results.verdicts.iter().filter(|verdict| !verdict.claim.contains("queue"));
