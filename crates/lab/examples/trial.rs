@@ -5,14 +5,14 @@
 //! seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
 //! `STEPS='0,50Mbit/s 30,10Mbit/s'` has the rate change, and prints goodput and queue of each second.
 //! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts
-//! a second box at the terminal, with `RECEIVE_BUFFER=6MB` in its leg, and `ROUTER=CAPACITY` a router of P-XCP
-//! behind the gateway. `SPLIT=no` leaves the daemon away, and `BUNDLES=250kB` has bundles of that size go from
-//! a node at the gateway to one at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB` tells
-//! how long one file takes instead.
+//! a second box at the terminal, with `RECEIVE_BUFFER=6MB` in its leg, and `ROUTER=CAPACITY` a router of
+//! P-XCP behind the gateway. `SPLIT=no` leaves the daemon away, and `BUNDLES=250kB` has bundles of that size
+//! go from a node at the gateway to one at the client, beside the flows or, with `FLOWS=none`, alone.
+//! `FILE=50MB` tells how long one file takes instead.
 //!
 //! `BACK='200kbit/s 750kB'` is the rate and queue of the way back, with `UPLOADS=2` beside the downloads, and
-//! `FILTER=1` puts an ACK filter before it. `SYSCTL='net.ipv4.tcp_timestamps=0'` are settings of the host that
-//! receives over the satellite, and `REORDER='1% 10ms'` holds packets on the way to it back.
+//! `FILTER=1` puts an ACK filter before it. `SYSCTL='net.ipv4.tcp_timestamps=0'` are settings of the host
+//! that receives over the satellite, and `REORDER='1% 10ms'` holds packets on the way to it back.
 
 use std::time::Duration;
 
