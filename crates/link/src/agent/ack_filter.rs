@@ -15,11 +15,11 @@
 //! else's, a modem's, so the agent sends at the link's rate and keeps it empty; this also spaces the
 //! acknowledgements evenly (§5.3.2 calls for it), so that a sender that is clocked by them makes no bursts.
 //!
-//! An acknowledgement is replaced only if the newer one says all that it says ([`supersedes`]): the cumulative
-//! number, each SACK block (RFC 2018), D-SACK (RFC 2883, said once), and the flags of ECN. A duplicate without
-//! SACK blocks is counted by its sender (RFC 5681 §3.2) and is replaced only when the number advances.
-//! Anything else (data, SYN, FIN, RST, options that say something once) passes at once, behind what it does
-//! not replace. The last acknowledgement of a flow is never dropped.
+//! An acknowledgement is replaced only if the newer one says all that it says ([`supersedes`]): the
+//! cumulative number, each SACK block (RFC 2018), D-SACK (RFC 2883, said once), and the flags of ECN. A
+//! duplicate without SACK blocks is counted by its sender (RFC 5681 §3.2) and is replaced only when the
+//! number advances. Anything else (data, SYN, FIN, RST, options that say something once) passes at once,
+//! behind what it does not replace. The last acknowledgement of a flow is never dropped.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -156,8 +156,9 @@ impl<P: Packet> AckFilter<P> {
         }
     }
 
-    /// Drops the last waiting acknowledgements of a flow that say nothing beyond this packet. Those before one
-    /// that stays do so as well: ECN's echoes belong to the bytes acknowledged between them (RFC 8257 §3.2).
+    /// Drops the last waiting acknowledgements of a flow that say nothing beyond this packet. Those before
+    /// one that stays do so as well: ECN's echoes belong to the bytes acknowledged between them (RFC 8257
+    /// §3.2).
     fn drop_superseded(&mut self, flow: Flow<P::End>, packet: &P) {
         let counters = &mut self.counters;
         let Some(waiting) = self.waiting.get_mut(&flow) else { return };

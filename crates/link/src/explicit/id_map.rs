@@ -5,8 +5,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// A table by the number of a connection, [`Report::id`](super::Report::id).
 ///
-/// A decision looks each connection up several times, fifty times a second. The numbers are the kernel's or the
-/// simulator's and no peer chooses them, so that they need no hash that resists chosen keys.
+/// A decision looks each connection up several times, fifty times a second. The numbers are the kernel's or
+/// the simulator's and no peer chooses them, so that they need no hash that resists chosen keys.
 pub type IdMap<V> = HashMap<u64, V, BuildHasherDefault<IdHasher>>;
 
 /// Spreads consecutive numbers and addresses over all bits: multiplication by 2⁶⁴/φ (Knuth, "The Art of

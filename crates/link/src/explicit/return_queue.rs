@@ -1,13 +1,14 @@
 //! The queue of the way back, where it is our own acknowledgements that fill it.
 //!
-//! A thin way back carries fewer acknowledgements than the receiver sends: with losses one for each segment. They
-//! then wait, for half a minute if the queue there is as long, and with them all that a sender learns. No rate of
-//! the way out is too high for that link; but a sender that goes on at it learns of its losses half a minute late,
-//! and its window ends before. So once they wait for longer than two round trips, less is sent than they
-//! acknowledge until the queue is empty, and then as before. The way back is busy all the while, so that this
-//! costs no goodput.
+//! A thin way back carries fewer acknowledgements than the receiver sends: with losses one for each segment.
+//! They then wait, for half a minute if the queue there is as long, and with them all that a sender learns.
+//! No rate of the way out is too high for that link; but a sender that goes on at it learns of its losses
+//! half a minute late, and its window ends before. So once they wait for longer than two round trips, less is
+//! sent than they acknowledge until the queue is empty, and then as before. The way back is busy all the
+//! while, so that this costs no goodput.
 //!
-//! The queue may as well be an upload's, which is none of our business. Then it does not shrink, and is left alone.
+//! The queue may as well be an upload's, which is none of our business. Then it does not shrink, and is left
+//! alone.
 
 use std::time::Duration;
 
@@ -68,8 +69,8 @@ impl ReturnQueue {
         }
     }
 
-    /// The most that may be sent of a link of this capacity, if acknowledgements come back for so much: bytes per
-    /// second.
+    /// The most that may be sent of a link of this capacity, if acknowledgements come back for so much: bytes
+    /// per second.
     pub(super) fn bound(&self, acknowledged: Option<f64>, capacity: f64) -> f64 {
         match self.draining {
             Some(_) => (SENT.0 * acknowledged.unwrap_or(0.0)).max(SENT.1 * capacity),

@@ -101,8 +101,8 @@ impl Round {
         self.rates_since(Time::ZERO, rtt)
     }
 
-    /// Bytes per second for which acknowledgements have come back over the remembered time, whenever these bytes
-    /// arrived.
+    /// Bytes per second for which acknowledgements have come back over the remembered time, whenever these
+    /// bytes arrived.
     pub(super) fn acknowledged(&self, rtt: Duration) -> Option<f64> {
         let (first, last) = (self.history.front()?, self.history.back()?);
         let span = last.at - first.at;

@@ -1,4 +1,5 @@
-//! Checks whether acknowledgements can fill what a leg sends: a box at a terminal sends over the thin way back.
+//! Checks whether acknowledgements can fill what a leg sends: a box at a terminal sends over the thin way
+//! back.
 
 use std::fs;
 use std::time::Duration;
@@ -8,11 +9,11 @@ use bentpipe_kernel::leg::LegSettings;
 use bentpipe_proxy::Config;
 use bentpipe_units::{Rate, Span};
 
-/// A leg that sends no faster than this may be a thin way back. Wider ones carry an acknowledgement of 84 bytes
-/// for each segment of more than 35 Mbit/s the other way.
+/// A leg that sends no faster than this may be a thin way back. Wider ones carry an acknowledgement of 84
+/// bytes for each segment of more than 35 Mbit/s the other way.
 const THIN: Rate = Rate::mbps(2);
-/// How long the kernel should gather duplicate ACKs, which it does for a twentieth of a round trip at most: the
-/// sender learns of a loss so much later.
+/// How long the kernel should gather duplicate ACKs, which it does for a twentieth of a round trip at most:
+/// the sender learns of a loss so much later.
 const GATHERED: Duration = Duration::from_millis(20);
 /// The most that `net.ipv4.tcp_comp_sack_nr` takes: duplicate ACKs that one stands for.
 const MOST_GATHERED: u64 = 255;
@@ -57,8 +58,8 @@ fn check(name: &str, leg: &LegSettings, kernel: Gathering) -> Option<Check> {
     }
     if leg.receive_buffer.is_none() {
         fixes.push(
-            "receive_buffer in this leg: eight bandwidth-delay products of what it receives, for example \"6MB\" \
-             for 10 Mbit/s at 600 ms"
+            "receive_buffer in this leg: eight bandwidth-delay products of what it receives, \
+             for example \"6MB\" for 10 Mbit/s at 600 ms"
                 .to_owned(),
         );
     }
