@@ -74,6 +74,8 @@ const FLOOR: f64 = 100.0;
 pub(super) struct Capacity {
     configured: Option<f64>,
     estimate: f64,
+    /// The estimate before anything is measured.
+    first: f64,
     growth: f64,
     pause: u32,
     /// The effect of the last decision does not show before.
@@ -130,9 +132,11 @@ impl Capacity {
     pub(super) fn new(configured: Option<Rate>, rtt: Duration) -> Self {
         let configured = configured.map(|rate| rate.bps() as f64 / 8.0);
         let growth = if configured.is_some() { GROWTH.0 } else { FIRST_GROWTH };
+        let first = first_estimate(configured, rtt);
         Self {
             configured,
-            estimate: configured.unwrap_or(FIRST_WINDOW / rtt.as_secs_f64().max(0.001)),
+            estimate: first,
+            first,
             growth,
             pause: PAUSE.0,
             hold_until: Time::ZERO,
@@ -182,6 +186,14 @@ impl Capacity {
             };
         }
         is_taken
+    }
+
+    /// Before anything else is known, the search begins with a window in this round trip.
+    pub(super) fn begin_with(&mut self, rtt: Duration) {
+        if self.is_unknown() && self.estimate == self.first {
+            self.first = first_estimate(self.configured, rtt);
+            self.estimate = self.first;
+        }
     }
 
     /// Begins the search above a rate that leaves over the link already, bytes per second.
@@ -355,6 +367,8 @@ impl Capacity {
         }
         let rate = match is_known {
             true => TRAIN.0 * self.estimate,
+            // One that confirms the first limit need not be longer than the queue of a short link.
+            false if self.limit.is_some() => (TRAIN.0 * self.estimate).max(FIRST_TRAIN),
             false => (TRAIN.1 * self.estimate).max(FIRST_TRAIN),
         };
         (rate > 0.0).then_some(rate)
@@ -456,4 +470,9 @@ impl Capacity {
             + known * seen.rtt / 2
             + if self.growth < FIRST_GROWTH { SETTLED } else { Duration::ZERO };
     }
+}
+
+/// The configured capacity, or the initial window in a round trip.
+fn first_estimate(configured: Option<f64>, rtt: Duration) -> f64 {
+    configured.unwrap_or(FIRST_WINDOW / rtt.as_secs_f64().max(0.001))
 }

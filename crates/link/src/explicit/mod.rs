@@ -301,7 +301,9 @@ impl RateAllocator {
         self.forget_when_idle(now);
         let silent = (now - self.last_progress).as_secs_f64();
         let outage = silent > OUTAGE * self.round_trip().as_secs_f64();
-        if outage || self.estimate.outage || self.estimate.active == 0 {
+        // At a low rate, every packet may be acknowledged before the next.
+        let is_idle = self.idle_since.is_some_and(|since| now - since >= self.round_trip());
+        if outage || self.estimate.outage || is_idle {
             // Measurements from before do not describe what comes after.
             let round_trips = if outage || self.estimate.outage { AFTERMATH } else { 1 };
             self.restart_measurements(now, round_trips, reports);
@@ -447,6 +449,7 @@ impl RateAllocator {
     /// Estimates round trip, queue and capacity of the link from the reports of the last round trip.
     fn observe(&mut self, now: Time, elapsed: Duration, reports: &[Report]) {
         self.measure_queues(now, reports);
+        self.capacity.begin_with(self.estimate.rtt);
         self.return_queue.observe(now, self.estimate.rtt, self.return_delay);
         // Before anything is known, the rate may be so low that delayed acknowledgements keep a sender below it.
         let searching = self.capacity.is_searched();

@@ -331,6 +331,22 @@ fn an_unknown_capacity_is_found_by_a_sender_that_falls_short_of_low_rates() {
     assert!(used > 0.95, "{used}");
 }
 
+/// At the first rate, each packet is acknowledged before the next one is sent.
+#[test]
+fn an_unknown_capacity_is_found_by_a_sender_that_pauses_between_packets() {
+    let mut bed = Testbed::new(None, 100, 40);
+    bed.allocator = RateAllocator::new(RateAllocatorConfig::new(None, 15 * bed.rtt));
+    let id = bed.join(1, ALL);
+    for step in 0..100 {
+        let flow = &mut bed.flows[id];
+        flow.in_flight = flow.rate > 1e6 || step % 3 == 0;
+        flow.most = if flow.in_flight { ALL } else { 0.0 };
+        bed.step();
+    }
+    let used = bed.use_over(2.0);
+    assert!(used > 0.95, "{used}");
+}
+
 #[test]
 fn after_an_outage_the_former_rates_apply() {
     let mut bed = Testbed::new(Some(10), 10, 600);
