@@ -45,7 +45,7 @@ struct Link {
 
 impl Link {
     fn new(flows: u64, one_of: u64) -> Self {
-        let allocator = RateAllocator::new(RateAllocatorConfig { capacity: Some(RATE), rtt: RTT });
+        let allocator = RateAllocator::new(RateAllocatorConfig::new(Some(RATE), RTT));
         let report = |id| {
             let busy = id % one_of == 0;
             let (sent, delivered, lost, forward) = (0, 0, 0, Some(Duration::ZERO));

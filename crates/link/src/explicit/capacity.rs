@@ -35,6 +35,8 @@ const FIRST_WINDOW: f64 = 10.0 * 1500.0;
 const PAUSE: (u32, u32) = (4, 16);
 /// Losses above the usual that count as the effect of too high a rate.
 const TOO_MANY: f64 = 0.12;
+/// If less than this part of the estimate was sent, the losses are not the effect of its height.
+const BLAMED: f64 = 0.5;
 /// Losses above the usual that count as the effect of a step of growth.
 const BY_GROWTH: f64 = 0.01;
 /// Losses this many standard deviations above the expected number are not chance; counted in full packets.
@@ -235,7 +237,10 @@ impl Capacity {
             if let Some(carried) = seen.carried.filter(|&carried| carries_less(carried)) {
                 self.lower(carried, seen);
             }
-        } else if rates.whole && self.has_lost_more(rates, seen.rtt, TOO_MANY) {
+        } else if rates.whole
+            && rates.sent > BLAMED * self.estimate
+            && self.has_lost_more(rates, seen.rtt, TOO_MANY)
+        {
             self.blamed = Some((self.estimate, loss));
             self.lower(rates.delivered, seen);
             self.hold_until = seen.now + 2 * (seen.rtt + seen.queue);

@@ -467,6 +467,19 @@ fn losses_of_the_link_are_told_from_those_of_too_high_a_rate() {
 }
 
 #[test]
+fn losses_of_a_sender_that_hardly_sends_do_not_lower_the_estimate() {
+    let mut bed = Testbed::new(Some(10), 10, 600);
+    bed.join(1, ALL);
+    bed.run(10.0);
+    (bed.flows[0].most, bed.per) = (0.5e6 / 8.0, 0.6);
+    for _ in 0..50 {
+        bed.run(0.1);
+        let capacity = bed.allocator.estimate().capacity;
+        assert!(capacity > 0.95 * bed.carries, "{capacity}");
+    }
+}
+
+#[test]
 fn many_connections_that_begin_at_once_do_not_flood_the_link() {
     let mut bed = Testbed::new(Some(10), 10, 600);
     (0..100).for_each(|_| _ = bed.join(1, ALL));

@@ -129,7 +129,7 @@ fn over_a_bloated_way_back(seed: u64) -> (f64, f64) {
     let mut scenario = chain(vec![symmetric(direction(10, ms(300), 0.01))]);
     let back = &mut scenario.links[0].config.reverse;
     (back.rate, back.queue) = (Rate::from_bps(200_000), Some(ByteCount::new(750_000)));
-    scenario.links[0].shared[0] = Some(RateAllocatorConfig { capacity: Some(Rate::mbps(10)), rtt: ms(600) });
+    scenario.links[0].shared[0] = Some(RateAllocatorConfig::new(Some(Rate::mbps(10)), ms(600)));
     scenario.duration = Duration::from_secs(120);
     scenario.sample_interval = ms(100);
     let congestion = Algorithm::Explicit { weight: NonZeroU32::MIN };
