@@ -8,11 +8,11 @@
 //! up to 3% of what the connections send are missing.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use bentpipe_link::explicit::EgressCount;
 
-use crate::egress::{self, Attachment};
+use crate::egress;
+use crate::egress_program::{Counted, Place};
 use crate::explicit::SharedLeg;
 use crate::netlink::{Message, Socket, Writer, attributes};
 use crate::rated_leg::RatedLeg;
@@ -36,7 +36,7 @@ pub struct CrossTrafficCounter {
 
 #[derive(Debug)]
 enum Source {
-    Ebpf { leg: SharedLeg, attached: Option<(u32, Attachment)> },
+    Ebpf { leg: SharedLeg, counted: Option<Counted> },
     Interface { index: Option<u32>, socket: Option<Socket> },
 }
 
@@ -56,7 +56,7 @@ impl CrossTrafficCounter {
     /// A counter for a leg, which is at no interface until it [follows](Self::follow) one.
     pub fn new(leg: &RatedLeg, interface: &str) -> Self {
         let source = match leg {
-            RatedLeg::Ebpf(leg) => Source::Ebpf { leg: leg.clone(), attached: None },
+            RatedLeg::Ebpf(leg) => Source::Ebpf { leg: leg.clone(), counted: None },
             RatedLeg::Paced(_) => Source::Interface { index: None, socket: None },
         };
         Self { interface: interface.to_owned(), source }
@@ -74,37 +74,34 @@ impl CrossTrafficCounter {
     /// # Errors
     /// The kernel does not take the program there.
     pub fn follow(&mut self) -> Result<(), CrossTrafficError> {
-        let present = egress::index_of(&self.interface).ok();
-        let (leg, attached) = match &mut self.source {
+        let (leg, counted) = match &mut self.source {
             Source::Interface { index, .. } => {
-                *index = present;
+                *index = egress::index_of(&self.interface).ok();
                 return Ok(());
             }
-            Source::Ebpf { leg, attached } => (leg, attached),
+            Source::Ebpf { leg, counted } => (leg, counted),
         };
         let Some(program) = leg.cross_traffic() else { return Ok(()) };
-        if present == attached.as_ref().map(|(index, _)| *index) {
+        let present = Place::of(&self.interface).ok();
+        if present == counted.as_ref().map(Counted::place) {
             return Ok(());
         }
-        program.set_interface(leg.number(), 0);
-        *attached = None;
-        let Some(index) = present else { return Ok(()) };
+        *counted = None;
+        let Some(place) = present else { return Ok(()) };
         let error = |source| CrossTrafficError {
             leg: leg.name().to_owned(),
             interface: self.interface.clone(),
             source,
         };
-        let attachment = egress::attach(program.as_fd(), index).map_err(error)?;
-        *attached = Some((index, attachment));
-        program.set_interface(leg.number(), index);
+        *counted = Some(program.count(leg.number(), place).map_err(error)?);
         Ok(())
     }
 
     /// What has left over the leg; `None` where nothing counts it.
     pub fn read(&mut self) -> Option<EgressCount> {
         match &mut self.source {
-            Source::Ebpf { leg, attached } => {
-                let program = leg.cross_traffic().filter(|_| attached.is_some())?;
+            Source::Ebpf { leg, counted } => {
+                let program = leg.cross_traffic().filter(|_| counted.is_some())?;
                 Some(EgressCount::CrossTraffic(program.bytes(leg.number())))
             }
             Source::Interface { index, socket } => {
@@ -114,16 +111,6 @@ impl CrossTrafficCounter {
                 // A moment later there may be one, or the answer that has not come.
                 sent_by(socket.as_mut()?, (*index)?).ok().map(EgressCount::All)
             }
-        }
-    }
-}
-
-impl Drop for CrossTrafficCounter {
-    fn drop(&mut self) {
-        if let Source::Ebpf { leg, attached: Some(_) } = &self.source
-            && let Some(program) = leg.cross_traffic()
-        {
-            program.set_interface(leg.number(), 0);
         }
     }
 }

@@ -99,7 +99,7 @@ struct Registration {
     legs: Mapped<types::leg>,
     owners: Mapped<u64>,
     slots: Mapped<types::slot>,
-    cross_traffic: Option<Program>,
+    cross_traffic: Option<Arc<Program>>,
 }
 
 /// The entry of a leg in `legs`.
@@ -180,7 +180,7 @@ impl SharedLeg {
     }
 
     /// The program that counts the leg's other traffic; `None` if this kernel does not take it.
-    pub(crate) fn cross_traffic(&self) -> Option<&Program> {
+    pub(crate) fn cross_traffic(&self) -> Option<&Arc<Program>> {
         self.explicit.registration.cross_traffic.as_ref()
     }
 
@@ -264,7 +264,7 @@ fn register(name: &str) -> Result<Registration, StructOpsError> {
         legs: Mapped::new(loaded.maps.legs.as_fd(), MAX_LEGS).map_err(share)?,
         owners: Mapped::new(loaded.maps.owners.as_fd(), slots as usize).map_err(share)?,
         slots: Mapped::new(loaded.maps.slots.as_fd(), slots as usize).map_err(share)?,
-        cross_traffic: cross_traffic.ok(),
+        cross_traffic: cross_traffic.ok().map(Arc::new),
     })
 }
 

@@ -21,6 +21,7 @@ struct membership {
 /* A leg, by its number; mapped by user space, which writes the interface. */
 struct count {
 	u64 interface; /* its index; 0: none */
+	u64 network;   /* the network namespace of that index, by its cookie */
 	u64 bytes;
 };
 
@@ -71,13 +72,14 @@ int cross_traffic(struct __sk_buff *skb)
 	u32 to_data = BPF_CORE_READ(kernel, data) - BPF_CORE_READ(kernel, head);
 	u32 link = BPF_CORE_READ(kernel, network_header) - to_data;
 	u32 packets = skb->gso_segs ? skb->gso_segs : 1;
+	u64 network = BPF_CORE_READ(kernel, dev, nd_net.net, net_cookie);
 	u32 from = sender(skb, kernel, to_data);
 
 	for (u32 leg = 0; leg < MAX_LEGS; leg++) {
 		u32 key = leg;
 		struct count *count = bpf_map_lookup_elem(&counts, &key);
 
-		if (!count || count->interface != skb->ifindex)
+		if (!count || count->interface != skb->ifindex || count->network != network)
 			continue;
 		if (leg != from && skb->wire_len > packets * link)
 			__sync_fetch_and_add(&count->bytes, skb->wire_len - packets * link);

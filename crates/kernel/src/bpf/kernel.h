@@ -116,7 +116,20 @@ struct tcp_congestion_ops {
 };
 
 /* A packet; what struct __sk_buff is a view of. */
+struct net {
+	u64 net_cookie; /* as SO_NETNS_COOKIE has it */
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	possible_net_t nd_net;
+};
+
 struct sk_buff {
+	struct net_device *dev;
 	unsigned char *head;
 	unsigned char *data;
 	unsigned int end; /* from `head`: where struct skb_shared_info is */

@@ -96,3 +96,29 @@ fn the_count_follows_an_interface_that_goes_and_comes_back() {
         }
     });
 }
+
+/// Interfaces of two networks have the same numbers, and a process may have legs in both.
+#[test]
+fn each_network_and_each_leg_at_an_interface_is_counted_once() {
+    in_namespace(&[], || {
+        let explicit = Explicit::acquire().unwrap();
+        let [leg, same, elsewhere] =
+            ["here", "also here", "elsewhere"].map(|name| explicit.leg(name).unwrap());
+        let [mut here, mut also] = [&leg, &same].map(|leg| counter(leg, "lo"));
+        here.follow().unwrap();
+        also.follow().unwrap();
+        let datagram = || {
+            let [to, from] = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+            from.send_to(&[0; 100], to.local_addr().unwrap()).unwrap();
+        };
+        assert_eq!(counted(&mut also, || assert_eq!(counted(&mut here, datagram), 128)), 128);
+        let there = || {
+            in_namespace(&[], || {
+                let mut there = counter(&elsewhere, "lo");
+                there.follow().unwrap();
+                assert_eq!(counted(&mut there, datagram), 128);
+            });
+        };
+        assert_eq!(counted(&mut here, there), 0);
+    });
+}
