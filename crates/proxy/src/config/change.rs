@@ -113,8 +113,9 @@ key_effects!(SatelliteLeg {
     congestion: NewConnections,
     // The rate controller and the XCP router share the new rate out among all connections.
     rate: Now,
-    cross_traffic: Now,
     rtt: NewConnections,
+    // It shares by the new part from its next decision on.
+    cross_traffic: Now,
     pacing_cap: NewConnections,
     fast_open: NewConnections,
     far_box: NewConnections,
@@ -480,7 +481,7 @@ mod tests {
     #[test]
     fn a_leg_that_comes_or_goes_is_one_change() {
         let more = "[legs.meo]\ninterface = \"sat1\"\nrate = \"5Mbit/s\"\n";
-        let summary = "interface sat1, rate 5Mbit/s, rtt 600ms, fast_open false, far_box false";
+        let summary = "interface sat1, rate 5Mbit/s, rtt 600ms, cross_traffic 50%, fast_open false, far_box false";
         assert_eq!(differences("", more), [format!("legs.meo: - > {summary}, NewConnections")]);
         assert_eq!(differences(more, ""), [format!("legs.meo: {summary} > -, NewConnections")]);
     }
