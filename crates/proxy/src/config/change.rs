@@ -481,7 +481,8 @@ mod tests {
     #[test]
     fn a_leg_that_comes_or_goes_is_one_change() {
         let more = "[legs.meo]\ninterface = \"sat1\"\nrate = \"5Mbit/s\"\n";
-        let summary = "interface sat1, rate 5Mbit/s, rtt 600ms, cross_traffic 50%, fast_open false, far_box false";
+        let summary =
+            "interface sat1, rate 5Mbit/s, rtt 600ms, cross_traffic 50%, fast_open false, far_box false";
         assert_eq!(differences("", more), [format!("legs.meo: - > {summary}, NewConnections")]);
         assert_eq!(differences(more, ""), [format!("legs.meo: {summary} > -, NewConnections")]);
     }
