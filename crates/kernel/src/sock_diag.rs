@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use rustix::net::netlink;
 
-use crate::netlink::{Message, Socket, Writer};
+use crate::netlink::{Message, Socket, Writer, attributes};
+use crate::tcp_info::{self, TcpInfo};
 
 /// `SOCK_DIAG_BY_FAMILY` of linux/sock_diag.h.
 const BY_FAMILY: u16 = 20;
@@ -30,6 +31,10 @@ const REMOTE_PORT: usize = 6;
 const LOCAL_ADDRESS: usize = 8;
 const REMOTE_ADDRESS: usize = 24;
 const RECEIVE_QUEUE: usize = 56;
+const SEND_QUEUE: usize = 60;
+/// In the request, a bit for each attribute that is asked for; `TCP_INFO` is one (linux/inet_diag.h).
+const EXTENSIONS: usize = 2;
+const INFO: u16 = 2;
 /// States of net/tcp_states.h. Asked for the first, the kernel shows request sockets, too.
 const SYN_RECEIVED: u8 = 3;
 const TIME_WAIT: u8 = 6;
@@ -52,6 +57,21 @@ pub enum TcpSocket {
         /// Connections that are complete and have not been accepted.
         accept_queue: u32,
     },
+}
+
+/// A connection of this host, as its socket sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionInfo {
+    /// Its own end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// Bytes that have arrived in order and that the application has not read.
+    pub unread: u32,
+    /// Bytes that the application has written and that are not acknowledged.
+    pub unacknowledged: u32,
+    /// The inner variables.
+    pub info: TcpInfo,
 }
 
 /// A connection to the kernel's list of sockets, in the network namespace of the thread that opened it. It
@@ -94,6 +114,22 @@ impl SockDiag {
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             self.list(family, &CONNECTED, |message| found.extend(ends(message)))?;
+        }
+        Ok(found)
+    }
+
+    /// The connections of this host, of both families, with their inner variables. The kernel looks at every
+    /// socket of the namespace for it.
+    ///
+    /// # Errors
+    /// Those of [`handshakes`](Self::handshakes).
+    pub fn connection_infos(&mut self) -> io::Result<Vec<ConnectionInfo>> {
+        let mut found = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let sequence = self.socket.take_sequence(1);
+            let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+            let request = request_with(sequence, BY_FAMILY, flags, family, &CONNECTED, &[], 1 << (INFO - 1));
+            self.ask(request, sequence, |message| found.extend(connection_info(&message)))?;
         }
         Ok(found)
     }
@@ -191,8 +227,22 @@ fn request(
     states: &[u8],
     id: &[u8],
 ) -> Writer {
+    request_with(sequence, kind, flags, family, states, id, 0)
+}
+
+/// The same, with these attributes in each answer.
+fn request_with(
+    sequence: u32,
+    kind: u16,
+    flags: libc::c_int,
+    family: libc::c_int,
+    states: &[u8],
+    id: &[u8],
+    extensions: u8,
+) -> Writer {
     let mut fixed = [0; REQUEST];
     fixed[0] = family as u8;
+    fixed[EXTENSIONS] = extensions;
     fixed[PROTOCOL] = libc::IPPROTO_TCP as u8;
     let states = states.iter().fold(0u32, |mask, state| mask | 1 << state);
     fixed[STATES..STATES + 4].copy_from_slice(&states.to_ne_bytes());
@@ -214,6 +264,22 @@ fn socket(message: Message<'_>) -> Option<TcpSocket> {
         }
         _ => None,
     }
+}
+
+/// A connection with its inner variables.
+fn connection_info(message: &Message<'_>) -> Option<ConnectionInfo> {
+    let (answer, rest): (&[u8; ANSWER], _) = message.payload.split_first_chunk()?;
+    let [local, remote] = [(LOCAL_PORT, LOCAL_ADDRESS), (REMOTE_PORT, REMOTE_ADDRESS)]
+        .map(|(port, address)| end(answer, port, address));
+    let word = |at: usize| Some(u32::from_ne_bytes(*answer[at..].first_chunk()?));
+    let info = attributes(rest).find(|(kind, _)| *kind == INFO)?.1;
+    Some(ConnectionInfo {
+        local: local?,
+        remote: remote?,
+        unread: word(RECEIVE_QUEUE)?,
+        unacknowledged: word(SEND_QUEUE)?,
+        info: tcp_info::parse(info),
+    })
 }
 
 /// Both ends of a connection.
@@ -242,6 +308,7 @@ mod tests {
 
     use super::*;
     use crate::netlink::messages;
+    use crate::sockopt;
 
     /// The answer of a socket of this state at 192.0.2.1:80, with one connection in its queue.
     fn answer(state: u8) -> Option<TcpSocket> {
@@ -261,6 +328,25 @@ mod tests {
         assert_eq!(answer(SYN_RECEIVED), Some(TcpSocket::SynReceived { local }));
         assert_eq!(answer(LISTEN), Some(TcpSocket::Listening { local, accept_queue: 1 }));
         assert_eq!(answer(1), None);
+    }
+
+    #[test]
+    fn a_connection_shows_its_ends_its_queues_and_its_variables() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        std::io::Write::write_all(&mut client, &[7; 1000]).unwrap();
+        while sockopt::unacknowledged(&client).unwrap() > 0 {
+            std::thread::yield_now();
+        }
+        let infos = SockDiag::open().unwrap().connection_infos().unwrap();
+        let of = |socket: &TcpStream| {
+            let ends = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+            *infos.iter().find(|found| (found.local, found.remote) == ends).expect("it is listed")
+        };
+        let (client, server) = (of(&client), of(&server));
+        assert_eq!((server.unread, client.unacknowledged), (1000, 0));
+        assert_eq!((client.info.bytes_sent, server.info.bytes_received), (1000, 1000));
     }
 
     #[test]

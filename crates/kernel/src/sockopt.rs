@@ -187,6 +187,13 @@ pub fn set_receive_buffer(fd: impl AsFd, size: ByteCount) -> io::Result<()> {
     set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, size)
 }
 
+/// Bounds the window that the socket announces at `bytes` (tcp(7), `TCP_WINDOW_CLAMP`); before the connection,
+/// so that its first window is bounded, too.
+pub fn set_window_clamp(fd: impl AsFd, bytes: u32) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes)
+}
+
 /// Limits the socket's pacing to so many bytes per second, above which its congestion control cannot go
 /// (socket(7), `SO_MAX_PACING_RATE`); `u64::MAX` is no limit. It turns pacing on where the congestion control
 /// has none. The kernel counts TCP's payload: headers come on top.

@@ -70,6 +70,8 @@ pub struct TcpInfo {
     pub bytes_sent: u64,
     /// Payload bytes retransmitted. Linux 4.19 and later.
     pub bytes_retransmitted: u64,
+    /// Segments that the receiver has reported to have arrived more than once (RFC 2883). Linux 4.19 and later.
+    pub duplicates: u32,
     /// Bytes that the receiver has room for behind those that it has acknowledged; `u32::MAX` before Linux
     /// 5.4, which does not tell.
     pub send_window: u32,
@@ -159,7 +161,7 @@ pub fn bbr_pacing_gain(fd: impl AsFd) -> io::Result<Option<f64>> {
 const OPTION_TIMESTAMPS: u8 = 1;
 
 /// The offsets are those of `struct tcp_info` in linux/tcp.h, which only ever grows at its end.
-fn parse(raw: &[u8]) -> TcpInfo {
+pub(crate) fn parse(raw: &[u8]) -> TcpInfo {
     let byte = |at: usize| raw.get(at).copied().unwrap_or(0);
     let word = |at: usize| raw.get(at..at + 4).map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
     let long =
@@ -201,6 +203,7 @@ fn parse(raw: &[u8]) -> TcpInfo {
         delivered: word(192),
         bytes_sent: long(200),
         bytes_retransmitted: long(208),
+        duplicates: word(216),
         send_window: if raw.len() < 232 { u32::MAX } else { word(228) },
         timeouts: u32::from(u16::from_ne_bytes([byte(240), byte(241)])),
         timeout_time: millis(244),

@@ -13,6 +13,7 @@ pub mod download;
 pub mod experiment;
 pub mod figure;
 mod file;
+pub mod on_kernel;
 pub mod outage;
 pub mod reach;
 pub mod report;
@@ -62,6 +63,12 @@ pub enum Error {
         name: String,
         /// Those that have one.
         able: String,
+    },
+    /// A scenario needs what no kernel can do.
+    #[error("the scenario cannot run on the kernel: {why}")]
+    NotOnKernel {
+        /// What it needs.
+        why: String,
     },
     /// A scenario of an experiment is not valid.
     #[error("cannot set up the experiment: {0}")]

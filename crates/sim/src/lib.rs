@@ -25,7 +25,7 @@ mod world;
 
 pub use observer::{Observer, OfferedPacket, Unobserved};
 pub use results::{
-    BundleResult, FlowResult, LegResult, LinkEndResult, LinkResult, RunResult, SplitterResult,
+    BundleResult, FlowOutcome, FlowResult, LegResult, LinkEndResult, LinkResult, RunResult, SplitterResult,
 };
 pub use scenario::Scenario;
 pub use trace::{Trace, TraceError};

@@ -73,7 +73,7 @@ pub struct BundleResult {
 }
 
 /// The results of a connection, or of all consecutive connections of a leg whose nodes reconnect.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct LegResult {
     /// When its sending end saw the handshake over; `null` for never.
     pub established_s: Option<f64>,
@@ -87,12 +87,32 @@ pub struct LegResult {
     pub retransmissions: u64,
     /// Expiries of the retransmission timer.
     pub timeouts: u64,
-    /// Fast recoveries.
-    pub recoveries: u64,
-    /// SYNs sent from both ends, answers included.
-    pub syns: u64,
-    /// Payload bytes that arrived more than once.
+    /// Fast recoveries; `null` on the kernel, which does not count them.
+    pub recoveries: Option<u64>,
+    /// SYNs sent from both ends, answers included; `null` on the kernel, which does not count them.
+    pub syns: Option<u64>,
+    /// Payload bytes that arrived more than once; on the kernel those that the receiver has reported by D-SACK
+    /// (RFC 2883), in full segments.
     pub duplicate_bytes: u64,
+}
+
+/// What a flow has done in a run of either world, from which its [result](FlowResult::of) is made.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct FlowOutcome {
+    /// When it was opened.
+    pub started_at: Time,
+    /// Bytes received by the destination's application.
+    pub received: u64,
+    /// When the last of them came.
+    pub last_byte_at: Option<Time>,
+    /// How it ended, if it did.
+    pub end: Option<&'static str>,
+    /// Its connections, from the source on; at least one.
+    pub legs: Vec<LegResult>,
+    /// Its splitters, from the source on.
+    pub splitters: Vec<SplitterResult>,
+    /// The results of its bundles.
+    pub bundles: Option<BundleResult>,
 }
 
 /// The bytes that a splitter held: received and not yet acknowledged on the other side. For a bundle node,
@@ -178,30 +198,45 @@ fn flow_result(
     now: Time,
     endpoints: &[Endpoint],
 ) -> FlowResult {
-    let complete = flow.bytes == Some(flow.received);
-    let end = if complete { flow.last_byte_at.unwrap_or(now) } else { now };
-    let span = end - flow.started_at;
-    let clear = span.saturating_sub(outage_between(scenario, spec, flow.started_at, end));
-    let legs: Vec<LegResult> =
-        endpoints.chunks_exact(2).enumerate().map(|(leg, ends)| leg_result(flow, leg, ends)).collect();
     let splitter = |splitter: &Splitter| {
         let (most_bytes, mean_bytes) = splitter.occupancy.most_and_mean(now);
         SplitterResult { most_bytes, mean_bytes }
     };
-    FlowResult {
-        name: spec.name.clone(),
-        goodput_bps: bits_per_second(flow.received, span),
-        clear_sky_goodput_bps: bits_per_second(flow.received, clear),
-        throughput_bps: bits_per_second(legs[0].bytes_sent, span),
-        retransmissions: legs.iter().map(|leg| leg.retransmissions).sum(),
-        timeouts: legs.iter().map(|leg| leg.timeouts).sum(),
-        bytes: flow.received,
-        seconds: span.as_secs_f64(),
-        complete,
+    let outcome = FlowOutcome {
+        started_at: flow.started_at,
+        received: flow.received,
+        last_byte_at: flow.last_byte_at,
         end: flow.ended.map(|(_, end)| end_name(end)),
-        legs,
+        legs: endpoints.chunks_exact(2).enumerate().map(|(leg, ends)| leg_result(flow, leg, ends)).collect(),
         splitters: flow.splitters.iter().map(splitter).collect(),
         bundles: flow.bundle_nodes.as_ref().map(bundle_result),
+    };
+    FlowResult::of(scenario, spec, outcome, now)
+}
+
+impl FlowResult {
+    /// The result of a flow of a scenario in a run that lasted until `now`.
+    pub fn of(scenario: &Scenario, spec: &FlowSpec, outcome: FlowOutcome, now: Time) -> Self {
+        let FlowOutcome { started_at, received, last_byte_at, end, legs, splitters, bundles } = outcome;
+        let complete = spec.bytes == Some(received);
+        let until = if complete { last_byte_at.unwrap_or(now) } else { now };
+        let span = until.since(started_at);
+        let clear = span.saturating_sub(outage_between(scenario, spec, started_at, until));
+        Self {
+            name: spec.name.clone(),
+            goodput_bps: bits_per_second(received, span),
+            clear_sky_goodput_bps: bits_per_second(received, clear),
+            throughput_bps: bits_per_second(legs[0].bytes_sent, span),
+            retransmissions: legs.iter().map(|leg| leg.retransmissions).sum(),
+            timeouts: legs.iter().map(|leg| leg.timeouts).sum(),
+            bytes: received,
+            seconds: span.as_secs_f64(),
+            complete,
+            end,
+            legs,
+            splitters,
+            bundles,
+        }
     }
 }
 
@@ -226,8 +261,8 @@ fn leg_result(flow: &Flow, leg: usize, ends: &[Endpoint]) -> LegResult {
         segments: sender.segments,
         retransmissions: sender.retransmissions,
         timeouts: sender.timeouts,
-        recoveries: sender.recoveries,
-        syns: sender.syns + receiver.syns,
+        recoveries: Some(sender.recoveries),
+        syns: Some(sender.syns + receiver.syns),
         duplicate_bytes: receiver.duplicate_bytes,
     }
 }

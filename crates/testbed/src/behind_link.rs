@@ -15,6 +15,7 @@ use bentpipe_link::agent::LinkEndConfig;
 use bentpipe_link::{Impairments, LinkConfig};
 use rustix::process::{Signal, getegid};
 
+use crate::clock::Clock;
 use crate::packet_log::PacketWriter;
 use crate::recorder::Recorder;
 use crate::signals::{Arrival, HeldSignals};
@@ -134,7 +135,15 @@ impl Topology {
         let outside = behind.outside.then(|| Outside::connect(&far)).transpose()?;
         let subnet = outside.as_ref().map_or(Subnet::new(0), Outside::link_subnet);
         let ends = ((&far, "sat0"), (&terminal, "sat0"));
-        let link = SatelliteLink::start_recorded(ends.0, ends.1, config, link_ends, *seed, MTU, recorders)?;
+        let link = SatelliteLink::start_recorded(
+            ends.0,
+            ends.1,
+            config,
+            link_ends,
+            (*seed, Clock::start()),
+            MTU,
+            recorders,
+        )?;
         subnet.assign(&far, "sat0", &terminal, "sat0")?;
         default_route(&far, subnet.right6())?;
         default_route(&terminal, subnet.left4())?;

@@ -18,12 +18,21 @@ impl Clock {
         Self { started: Instant::now(), epoch: monotonic_nanos() }
     }
 
+    /// A clock that stands at zero until `start`, and runs from then on.
+    pub(crate) fn starting_at(start: Instant) -> Self {
+        let now = Self::start();
+        let ahead = start.saturating_duration_since(now.started).as_nanos();
+        let ago = now.started.saturating_duration_since(start).as_nanos();
+        let epoch = (u128::from(now.epoch) + ahead).saturating_sub(ago);
+        Self { started: start, epoch: u64::try_from(epoch).unwrap_or(u64::MAX) }
+    }
+
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
     pub(crate) fn now(&self) -> Time {
-        Time::from_nanos(monotonic_nanos() - self.epoch)
+        Time::from_nanos(monotonic_nanos().saturating_sub(self.epoch))
     }
 }
 
@@ -36,4 +45,17 @@ pub(crate) fn timespec(span: Duration) -> Timespec {
 fn monotonic_nanos() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_stands_at_zero_until_its_start() {
+        let later = Clock::starting_at(Instant::now() + Duration::from_secs(1000));
+        assert_eq!(later.now(), Time::ZERO);
+        let earlier = Clock::starting_at(Instant::now() - Duration::from_millis(500));
+        assert!((0.5..100.0).contains(&earlier.now().as_secs_f64()), "{earlier:?}");
+    }
 }

@@ -88,7 +88,26 @@ impl SatelliteLink {
         seed: u64,
         mtu: u32,
     ) -> Result<Self> {
-        Self::start_recorded(gateway, terminal, config, ends, seed, mtu, [None, None])
+        let clock = Clock::start();
+        Self::start_recorded(gateway, terminal, config, ends, (seed, clock), mtu, [None, None])
+    }
+
+    /// The same, with the model's time at zero until `zero`: so several links have one time, and a topology can
+    /// be set up before anything happens on its links.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_at(
+        zero: Instant,
+        gateway: (&Namespace, &str),
+        terminal: (&Namespace, &str),
+        config: &LinkConfig,
+        ends: &[LinkEndConfig; 2],
+        seed: u64,
+        mtu: u32,
+    ) -> Result<Self> {
+        let clock = Clock::starting_at(zero);
+        Self::start_recorded(gateway, terminal, config, ends, (seed, clock), mtu, [None, None])
     }
 
     /// The same; the recorders learn of the packets to the terminal, and from it.
@@ -97,7 +116,7 @@ impl SatelliteLink {
         (terminal, terminal_if): (&Namespace, &str),
         config: &LinkConfig,
         ends: &[LinkEndConfig; 2],
-        seed: u64,
+        (seed, clock): (u64, Clock),
         mtu: u32,
         [down_recorder, up_recorder]: [Option<Recorder>; 2],
     ) -> Result<Self> {
@@ -106,7 +125,6 @@ impl SatelliteLink {
         let failed = |source| driver_error(&gateway, &terminal, source);
         let stop = Arc::new(Stop::new().map_err(failed)?);
         let outages = Arc::new(CommandedOutages::default());
-        let clock = Clock::start();
         let wakers = [Arc::new(Waker::new().map_err(failed)?), Arc::new(Waker::new().map_err(failed)?)];
         let [down, up] = &wakers;
         let ends =

@@ -52,6 +52,10 @@ struct Run {
     /// Where figures, tables and pages go.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
+    /// On the kernel, run scenarios in a quarter of their time, 30 s to 5 min each, with one seed unless told
+    /// otherwise: a look, not a result.
+    #[arg(long)]
+    quick: bool,
     /// With how many seeds each setting runs; each experiment has its own default.
     #[arg(long, value_name = "N", allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -64,19 +68,22 @@ struct Run {
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum World {
     /// In virtual time.
     Sim,
     /// With the TCP of this machine's kernel, in real time; needs root. Not every experiment has this form.
     Kernel,
+    /// In virtual time, and then on the kernel where there is this form.
+    Both,
 }
 
-impl From<World> for results::World {
-    fn from(world: World) -> Self {
-        match world {
-            World::Sim => results::World::Sim,
-            World::Kernel => results::World::Kernel,
+impl World {
+    fn all(self) -> &'static [results::World] {
+        match self {
+            World::Sim => &[results::World::Sim],
+            World::Kernel => &[results::World::Kernel],
+            World::Both => &[results::World::Sim, results::World::Kernel],
         }
     }
 }
@@ -114,20 +121,17 @@ impl List {
 
 impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let world = results::World::from(self.on);
-        if let World::Kernel = self.on {
+        if self.on.all().contains(&results::World::Kernel) {
             require(super::laboratory::TOPOLOGY_NEEDS).context(
                 "no experiment can run on the kernel here; --on sim, the default, runs it in virtual time",
             )?;
             super::log::to_stderr("warn");
         }
-        let experiments = self.experiments(world)?;
-        let seeds =
-            experiments.iter().map(|experiment| self.seeds(experiment)).collect::<Result<Vec<_>, _>>()?;
+        let runs = self.runs()?;
         super::laboratory::prepare_folder(&self.out)?;
         let mut documents = Vec::new();
-        for (experiment, seeds) in experiments.into_iter().zip(seeds) {
-            let results = run_with_progress(experiment, world, seeds)?;
+        for (experiment, world, seeds) in runs {
+            let results = run_with_progress(experiment, world, seeds, self.quick)?;
             let written = results.write(&self.out)?;
             if self.json {
                 documents.push(serde_json::to_value(results.document(&written))?);
@@ -146,26 +150,37 @@ impl Run {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The named experiments, each once. All names are looked up, also those next to "all", which stands for
-    /// every experiment that can run in this world.
-    fn experiments(&self, world: results::World) -> anyhow::Result<Vec<&'static Experiment>> {
-        let mut found: Vec<&Experiment> = Vec::new();
-        for name in &self.names {
-            let named = match name.as_str() {
-                ALL => experiment::ALL.iter().filter(|found| found.worlds().contains(&world)).collect(),
-                name => vec![experiment::find(name).context("no experiment was run")?],
-            };
-            for experiment in named {
-                if found.iter().all(|other| other.name != experiment.name) {
-                    found.push(experiment);
+    /// The named experiments, each once in each world, with their seeds. All names are looked up, also those
+    /// next to "all", which stands for every experiment that can run in one of the worlds.
+    fn runs(&self) -> anyhow::Result<Vec<(&'static Experiment, results::World, Seeds)>> {
+        let mut found: Vec<(&Experiment, results::World, Seeds)> = Vec::new();
+        let named = |name: &String| match name.as_str() {
+            ALL => Ok(experiment::ALL.iter().collect()),
+            name => experiment::find(name).map(|found| vec![found]).context("no experiment was run"),
+        };
+        let named = self.names.iter().map(|name| Ok((name, named(name)?)));
+        for (name, experiments) in named.collect::<anyhow::Result<Vec<_>>>()? {
+            for experiment in experiments {
+                for &world in self.on.all() {
+                    let able = experiment.worlds().contains(&world);
+                    // Named alone and only for a world that it does not have, it says so when it is run.
+                    let wanted = able || (name != ALL && self.on != World::Both);
+                    let new = |(other, at, _): &&(&Experiment, results::World, Seeds)| {
+                        other.name == experiment.name && *at == world
+                    };
+                    if wanted && !found.iter().any(|other| new(&other)) {
+                        found.push((experiment, world, self.seeds(experiment, world)?));
+                    }
                 }
             }
         }
         Ok(found)
     }
 
-    fn seeds(&self, experiment: &Experiment) -> anyhow::Result<Seeds> {
-        let count = self.seeds.unwrap_or(experiment.seeds_in(self.on.into()));
+    fn seeds(&self, experiment: &Experiment, world: results::World) -> anyhow::Result<Seeds> {
+        let quickly = self.quick && world == results::World::Kernel;
+        let default = if quickly { 1 } else { experiment.seeds_in(world) };
+        let count = self.seeds.unwrap_or(default);
         ensure!(
             self.seed.checked_add(count).is_some(),
             "there are no {count} seeds from {} on: use --seed {} or less",
@@ -181,6 +196,7 @@ fn run_with_progress(
     experiment: &Experiment,
     world: results::World,
     seeds: Seeds,
+    quick: bool,
 ) -> anyhow::Result<Results> {
     let progress = Progress::default();
     let style = ProgressStyle::with_template(BAR).expect("the template is valid");
@@ -188,7 +204,10 @@ fn run_with_progress(
     let bar = bar.with_style(style).with_prefix(experiment.name);
     let started = Instant::now();
     let results = std::thread::scope(|scope| {
-        let run = scope.spawn(|| experiment.run(world, seeds, &progress));
+        let run = scope.spawn(|| match quick {
+            true => experiment.run_quickly(world, seeds, &progress),
+            false => experiment.run(world, seeds, &progress),
+        });
         while !run.is_finished() {
             let (done, planned) = progress.get();
             bar.set_length(planned);

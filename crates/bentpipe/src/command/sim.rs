@@ -1,30 +1,36 @@
 mod progress;
 mod tables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use bentpipe_lab::on_kernel;
 use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::sweep::{Job, Plan, Run, Sweep};
 use bentpipe_sim::{Observer, RunResult, Trace};
-use clap::Args;
+use bentpipe_testbed::require;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use self::progress::{Meter, Watch};
 
-/// Run a scenario in virtual time: links, flows and TCP from a TOML file, described in docs/scenarios.md.
+/// Run a scenario: links, flows and TCP from a TOML file, described in docs/scenarios.md. In virtual time, or
+/// with the TCP of this machine's kernel.
 ///
-/// The same file, settings and seed give the same result on any machine. With several seeds the table shows
-/// means and their 95% confidence intervals.
+/// In virtual time the same file, settings and seed give the same result on any machine. With several seeds
+/// the table shows means and their 95% confidence intervals.
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
     /// The scenario.
     #[arg(value_name = "FILE")]
     scenario: PathBuf,
+    /// Where it runs.
+    #[arg(long, value_name = "WORLD", default_value = "sim")]
+    on: World,
     /// The seed, or the first of several.
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     seed: u64,
@@ -49,6 +55,14 @@ pub(crate) struct Sim {
     json: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum World {
+    /// In virtual time.
+    Sim,
+    /// On hosts in network namespaces, with this machine's TCP, in real time; needs root.
+    Kernel,
+}
+
 /// A run, and the time that it took.
 struct Outcome {
     result: RunResult,
@@ -65,6 +79,9 @@ impl Sim {
         refuse_forgotten_pipe(&self.scenario)?;
         let source = Source::load(&self.scenario)?;
         let plan = Plan::new(&source, &settings, &sweeps, &seeds)?;
+        if self.on == World::Kernel {
+            self.prepare_kernel(&plan)?;
+        }
         let runs = self.run_all(&plan)?;
         let title = plan.scenario(&plan.points()[0])?.title;
         if self.json {
@@ -79,6 +96,30 @@ impl Sim {
             ));
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Checks all points before the first one runs, and says what the kernel does otherwise.
+    fn prepare_kernel(&self, plan: &Plan<'_>) -> anyhow::Result<()> {
+        ensure!(
+            !self.packets,
+            "--packets is written in virtual time only: on the kernel, capture with tcpdump, or leave it out"
+        );
+        require(super::laboratory::TOPOLOGY_NEEDS).context(
+            "the scenario cannot run on the kernel here; --on sim, the default, runs it in virtual time",
+        )?;
+        super::log::to_stderr("warn");
+        let mut differences = BTreeSet::new();
+        for point in plan.points() {
+            differences.extend(on_kernel::differences(&plan.scenario(point)?)?);
+        }
+        if !differences.is_empty() {
+            let list: Vec<String> = differences.into_iter().map(|what| format!("- {what}")).collect();
+            super::print_note(format_args!(
+                "This kernel does otherwise than the scenario says:\n{}",
+                list.join("\n")
+            ));
+        }
+        Ok(())
     }
 
     /// All runs, in order.
@@ -103,7 +144,10 @@ impl Sim {
         let mut observers: Vec<&mut dyn Observer> = vec![&mut watch];
         observers.extend(writer.as_mut().map(|writer| writer as &mut dyn Observer));
         let started = Instant::now();
-        let result = bentpipe_sim::run(&job.scenario, job.seed, &mut observers);
+        let result = match self.on {
+            World::Sim => bentpipe_sim::run(&job.scenario, job.seed, &mut observers),
+            World::Kernel => on_kernel::run(&job.scenario, job.seed, &mut observers)?,
+        };
         let wall = started.elapsed();
         watch.finish();
         if let Some(writer) = writer {

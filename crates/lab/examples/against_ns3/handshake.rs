@@ -69,7 +69,7 @@ fn ours(config: Config, one_way_s: u64) -> Outcome {
     let mut scenario = one_link(direction.clone(), direction, LIMIT);
     scenario.flows.push(flow("flow", &[0], Some(BYTES), config));
     let flow = run(&scenario, 1, &mut Unobserved).flows.remove(0);
-    Outcome { one_way_s, arrived: flow.bytes == BYTES, syns: flow.legs[0].syns }
+    Outcome { one_way_s, arrived: flow.bytes == BYTES, syns: flow.legs[0].syns.unwrap_or_default() }
 }
 
 impl Reach {

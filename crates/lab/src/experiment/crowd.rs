@@ -89,7 +89,7 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
     };
     let scenarios: Result<Vec<_>, _> =
         PERS.iter().map(|&per| lab.scenario(&SCENARIO, &settings(per))).collect();
-    let runs = lab.observe(&scenarios?, Queue::default);
+    let runs = lab.observe(&scenarios?, Queue::default)?;
     let woken = runs.into_iter().map(|Runs(runs)| {
         let woken = runs.into_iter().map(|(result, queue)| {
             let ends = result.flows.iter().map(|flow| flow.seconds - queue.begun);

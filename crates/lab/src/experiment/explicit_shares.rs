@@ -107,7 +107,7 @@ fn shares(lab: &Lab<'_>) -> Result<Output, Error> {
         let mut settings: Vec<String> = case.settings.iter().map(|&setting| setting.to_owned()).collect();
         settings.push("tcp.satellite.lost_retransmissions=true".to_owned());
         let scenario = lab.scenario(&SCENARIO, &settings)?;
-        let runs = lab.observe(&[scenario], || SteadyState::since(case.starts_until, SATELLITE));
+        let runs = lab.observe(&[scenario], || SteadyState::since(case.starts_until, SATELLITE))?;
         observed.extend(runs.into_iter().map(|runs| Observed { case, runs }));
     }
     Ok(Output {

@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn in_virtual_time_each_trace_has_its_row_and_most_of_it_is_used() {
-        let lab = Lab { seeds: Seeds { first: 1, count: 1 }, progress: &Progress::default() };
+        let progress = Progress::default();
+        let lab = Lab::in_virtual_time(Seeds { first: 1, count: 1 }, &progress);
         let study = Study { lasts: 20.0, ..study(1) };
         let output = study.virtual_time(&lab).unwrap();
         assert_eq!(output.tables[0].content.rows().len(), 2);

@@ -2,10 +2,12 @@
 //! the data.
 //!
 //! In virtual time, an experiment sets parameters of a file in `scenarios/` for each scheme and point that it
-//! compares, and runs the resulting scenarios with every seed on all cores ([`Lab::sweep`]). On the kernel,
-//! it runs trials in namespaces, a few at a time ([`Lab::side_by_side`]). Either way, one measure over the
-//! seeds becomes [`Curves`], from which tables, figures and verdicts are made.
+//! compares, and runs the resulting scenarios with every seed on all cores ([`Lab::sweep`]). On the kernel the
+//! same scenarios run in namespaces, several at a time ([`on_kernel`]); some experiments have trials of their
+//! own there ([`Lab::side_by_side`]). Either way, one measure over the seeds becomes [`Curves`], from which
+//! tables, figures and verdicts are made.
 
+mod agreement;
 mod crowd;
 mod curves;
 mod disruptive;
@@ -32,16 +34,17 @@ mod varying;
 mod xcp_boxes;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::{FlowResult, Observer, RunResult, Scenario, Unobserved, run};
 use rayon::prelude::*;
 
-use crate::Error;
 use crate::figure::Figure;
 use crate::results::{Part, Results, Seeds, Verdict, World};
 use crate::statistics::Summary;
 use crate::table::Table;
+use crate::{Error, on_kernel};
 use curves::{Curves, Measure, Scheme, listed, rows};
 
 /// An experiment of the literature.
@@ -72,7 +75,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 28] = [
+pub const ALL: [Experiment; 29] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -101,6 +104,7 @@ pub const ALL: [Experiment; 28] = [
     short_downloads::SHORT_DOWNLOADS,
     crowd::CROWD,
     shared_leg::SHARED_LEG,
+    agreement::AGREEMENT,
 ];
 
 /// Finds an experiment by its name.
@@ -151,12 +155,30 @@ impl Experiment {
     /// [`Error::Scenario`] if a scenario is invalid, [`Error::NotInThisWorld`] if it cannot run on the
     /// kernel, and there any error of the namespaces, links and proxies.
     pub fn run(&self, world: World, seeds: Seeds, progress: &Progress) -> Result<Results, Error> {
+        self.run_for(world, seeds, false, progress)
+    }
+
+    /// The same in a quarter of the time where scenarios run on the kernel: a look at it, not a result.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn run_quickly(&self, world: World, seeds: Seeds, progress: &Progress) -> Result<Results, Error> {
+        self.run_for(world, seeds, true, progress)
+    }
+
+    fn run_for(
+        &self,
+        world: World,
+        seeds: Seeds,
+        quick: bool,
+        progress: &Progress,
+    ) -> Result<Results, Error> {
         let run = match (world, self.on_kernel) {
             (World::Sim, _) => self.run,
             (World::Kernel, Some((_, run))) => run,
             (World::Kernel, None) => return Err(self.not_on_kernel()),
         };
-        let output = run(&Lab { seeds, progress })?;
+        let output = run(&Lab { world, seeds, quick, progress })?;
         Ok(Results {
             name: match world {
                 World::Sim => self.name.into(),
@@ -179,13 +201,32 @@ impl Experiment {
     }
 }
 
-/// The seeds that an experiment runs with, and the progress that it reports.
+/// How an experiment runs: where, with which seeds, and the progress that it reports.
 struct Lab<'a> {
+    world: World,
     seeds: Seeds,
+    /// Runs in real time are shorter.
+    quick: bool,
     progress: &'a Progress,
 }
 
-impl Lab<'_> {
+/// Scenarios that run on the kernel at the same time. A link of 10 Mbit/s takes about a twentieth of a CPU.
+const SCENARIOS_AT_ONCE: usize = 12;
+/// The part of a scenario's time that a quick run in real time has, and its bounds.
+const QUICK: u32 = 4;
+const QUICK_RANGE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
+
+impl<'a> Lab<'a> {
+    #[cfg(test)]
+    fn in_virtual_time(seeds: Seeds, progress: &'a Progress) -> Self {
+        Self { world: World::Sim, seeds, quick: false, progress }
+    }
+
+    /// The same in another world.
+    fn in_world(&self, world: World) -> Self {
+        Self { world, ..*self }
+    }
+
     fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
         let Seeds { first, count } = self.seeds;
         (0..count).map(move |index| first.wrapping_add(index))
@@ -198,7 +239,12 @@ impl Lab<'_> {
             .map(|setting| setting.parse().map_err(|error| Error::Scenario(format!("{error}"))))
             .collect::<Result<_, _>>()?;
         let source = Source::parse(file.0, file.1).map_err(|error| Error::Scenario(error.to_string()))?;
-        source.with(&settings).map_err(|error| Error::Scenario(error.to_string()))
+        let mut scenario = source.with(&settings).map_err(|error| Error::Scenario(error.to_string()))?;
+        if self.quick && self.world == World::Kernel {
+            let [least, most] = QUICK_RANGE;
+            scenario.duration = (scenario.duration / QUICK).clamp(least, most).min(scenario.duration);
+        }
+        Ok(scenario)
     }
 
     /// The scenarios of each scheme at each point, the points of the first scheme first.
@@ -221,11 +267,12 @@ impl Lab<'_> {
         points: &[P],
         settings: impl Fn(S, P) -> Vec<String>,
     ) -> Result<Vec<Vec<Runs>>, Error> {
-        Ok(rows(self.run(&self.scenarios(file, schemes, points, settings)?), points.len()))
+        Ok(rows(self.run(&self.scenarios(file, schemes, points, settings)?)?, points.len()))
     }
 
-    /// Runs each scenario with each seed, on all cores. The results are in the order of the scenarios.
-    fn run(&self, scenarios: &[Scenario]) -> Vec<Runs> {
+    /// Runs each scenario with each seed: in virtual time on all cores, on the kernel several at a time. The
+    /// results are in the order of the scenarios.
+    fn run(&self, scenarios: &[Scenario]) -> Result<Vec<Runs>, Error> {
         self.observe(scenarios, || Unobserved)
     }
 
@@ -234,8 +281,21 @@ impl Lab<'_> {
         &self,
         scenarios: &[Scenario],
         observer: impl Fn() -> O + Sync,
-    ) -> Vec<Runs<O>> {
+    ) -> Result<Vec<Runs<O>>, Error> {
         let seeds = self.seeds.count;
+        if self.world == World::Kernel {
+            let observer = &observer;
+            let jobs = scenarios.iter().flat_map(|scenario| {
+                self.seeds().map(move |seed| {
+                    move || {
+                        let mut observer = observer();
+                        Ok((on_kernel::run(scenario, seed, &mut observer)?, observer))
+                    }
+                })
+            });
+            let results = self.side_by_side(SCENARIOS_AT_ONCE, jobs.collect())?;
+            return Ok(rows(results, seeds as usize).into_iter().map(Runs).collect());
+        }
         let jobs = scenarios.len() as u64 * seeds;
         self.progress.planned.fetch_add(jobs, Ordering::Relaxed);
         let job = |index: u64| {
@@ -247,7 +307,7 @@ impl Lab<'_> {
         // One at a time, because the lengths of runs differ by orders of magnitude.
         let results: Vec<(RunResult, O)> =
             (0..jobs as usize).into_par_iter().with_max_len(1).map(|index| job(index as u64)).collect();
-        rows(results, seeds as usize).into_iter().map(Runs).collect()
+        Ok(rows(results, seeds as usize).into_iter().map(Runs).collect())
     }
 
     /// Runs jobs in real time, `at_once` of them at the same time, so that a disturbance of the machine

@@ -25,8 +25,8 @@ pub(super) const CONGESTION: Experiment = Experiment {
     title: "A satellite connection and five wired ones on a shared bottleneck, without losses",
     source: SOURCE,
     seeds: 5,
-    run: |lab| by_rtt(lab, &Conditions { background: 5, per: "0" }, &SCHEMES[..DTN]),
-    on_kernel: None,
+    run: congestion,
+    on_kernel: Some((3, congestion)),
 };
 
 pub(super) const PER: Experiment = Experiment {
@@ -34,8 +34,8 @@ pub(super) const PER: Experiment = Experiment {
     title: "A satellite connection alone, one packet in a hundred lost on the satellite",
     source: SOURCE,
     seeds: 5,
-    run: |lab| by_rtt(lab, &Conditions { background: 0, per: "1%" }, &SCHEMES[..DTN]),
-    on_kernel: None,
+    run: per,
+    on_kernel: Some((3, per)),
 };
 
 pub(super) const BOTH: Experiment = Experiment {
@@ -44,8 +44,9 @@ pub(super) const BOTH: Experiment = Experiment {
         on the satellite",
     source: SOURCE,
     seeds: 5,
-    run: |lab| by_rtt(lab, &Conditions { background: 5, per: "1%" }, &SCHEMES),
-    on_kernel: None,
+    run: |lab| by_rtt(lab, &BOTH_CONDITIONS, &SCHEMES),
+    // Its bundle nodes run in virtual time only.
+    on_kernel: Some((3, |lab| by_rtt(lab, &BOTH_CONDITIONS, &SCHEMES[..DTN]))),
 };
 
 pub(super) const FAIRNESS: Experiment = Experiment {
@@ -54,8 +55,18 @@ pub(super) const FAIRNESS: Experiment = Experiment {
     source: SOURCE,
     seeds: 5,
     run: fairness,
-    on_kernel: None,
+    on_kernel: Some((3, fairness)),
 };
+
+fn congestion(lab: &Lab<'_>) -> Result<Output, Error> {
+    by_rtt(lab, &Conditions { background: 5, per: "0" }, &SCHEMES[..DTN])
+}
+
+fn per(lab: &Lab<'_>) -> Result<Output, Error> {
+    by_rtt(lab, &Conditions { background: 0, per: "1%" }, &SCHEMES[..DTN])
+}
+
+const BOTH_CONDITIONS: Conditions = Conditions { background: 5, per: "1%" };
 
 /// The load and the losses that the satellite connection meets.
 struct Conditions {
@@ -181,7 +192,7 @@ fn fairness(lab: &Lab<'_>) -> Result<Output, Error> {
         settings.push(format!("flow.satellite.count={OF_A_KIND}"));
         settings
     })?;
-    let runs = lab.run(&scenarios);
+    let runs = lab.run(&scenarios)?;
     let names: Vec<&str> = schemes.iter().map(|scheme| scheme.name).collect();
     let table =
         shares_table("Goodput of a connection, the mean over three of a kind", "wired", &names, &runs, 3);

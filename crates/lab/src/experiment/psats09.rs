@@ -26,7 +26,7 @@ pub(super) const FIG4: Experiment = Experiment {
     source: SOURCE,
     seeds: 20,
     run: fig4,
-    on_kernel: None,
+    on_kernel: Some((1, fig4)),
 };
 
 pub(super) const FIG5: Experiment = Experiment {
@@ -35,7 +35,7 @@ pub(super) const FIG5: Experiment = Experiment {
     source: SOURCE,
     seeds: 20,
     run: fig5,
-    on_kernel: None,
+    on_kernel: Some((1, fig5)),
 };
 
 /// The scenario is PEPsal's. End to end, nothing is split.

@@ -121,7 +121,7 @@ fn outcomes(lab: &Lab<'_>, caller: &Caller) -> Result<Vec<(f64, Option<f64>)>, E
         flow.complete.then_some(flow.seconds)
     };
     let seconds = |delay: u32| f64::from(delay) / 10.0;
-    Ok(delays.into_iter().map(seconds).zip(lab.run(&scenarios).iter().map(arrived)).collect())
+    Ok(delays.into_iter().map(seconds).zip(lab.run(&scenarios)?.iter().map(arrived)).collect())
 }
 
 /// Below the limit everything works, beyond it nothing. At the limit itself, the answer meets the deadline.
@@ -210,7 +210,7 @@ fn step(lab: &Lab<'_>) -> Result<Output, Error> {
     };
     let scenarios = cases.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
     let flows: Vec<FlowResult> =
-        lab.run(&scenarios).iter().map(|runs| runs.0[0].0.flows[0].clone()).collect();
+        lab.run(&scenarios)?.iter().map(|runs| runs.0[0].0.flows[0].clone()).collect();
     let measured: Vec<Measured<'_>> = cases.iter().zip(&flows).collect();
     Ok(Output {
         verdicts: vec![

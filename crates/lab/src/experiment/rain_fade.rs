@@ -60,7 +60,8 @@ mod tests {
 
     #[test]
     fn in_virtual_time_a_leg_that_is_told_nothing_has_what_one_that_is_told_has() {
-        let lab = Lab { seeds: Seeds { first: 1, count: 1 }, progress: &Progress::default() };
+        let progress = Progress::default();
+        let lab = Lab::in_virtual_time(Seeds { first: 1, count: 1 }, &progress);
         let output = study(1, TIME_COMPRESSION).virtual_time(&lab).unwrap();
         assert_eq!(output.tables[0].content.rows().len(), 2);
         assert_eq!(output.verdicts.len(), 3);

@@ -360,7 +360,7 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
     let cases: Vec<(Link, Scheme, Receiver)> = links.chain(receivers).collect();
     let scenarios = cases.iter().map(|&(link, scheme, receiver)| link.scenario(scheme, receiver, lab));
     let scenarios = scenarios.collect::<Result<Vec<_>, _>>()?;
-    let runs = lab.observe(&scenarios, Samples::default);
+    let runs = lab.observe(&scenarios, Samples::default)?;
     let measured = cases.iter().zip(&runs).map(|(&(link, scheme, _), runs)| {
         let back = link.back.parameters().0;
         let of_limit = |(run, samples): &(bentpipe_sim::RunResult, Samples)| {

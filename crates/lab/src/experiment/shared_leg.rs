@@ -143,7 +143,7 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
 fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
     let scenarios = SCHEMES.map(|scheme| lab.scenario(&SCENARIO, &scheme.settings()));
     let scenarios = scenarios.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let observed = lab.observe(&scenarios, Samples::default).into_iter().zip(SCHEMES);
+    let observed = lab.observe(&scenarios, Samples::default)?.into_iter().zip(SCHEMES);
     let runs = observed.map(|(runs, scheme)| {
         runs.0.into_iter().map(|(_, samples)| samples.measured(scheme.split())).collect()
     });

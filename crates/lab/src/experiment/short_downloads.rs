@@ -174,7 +174,7 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
     };
     let scenarios: Result<Vec<_>, _> =
         SIZES.iter().map(|&size| lab.scenario(&SCENARIO, &settings(size))).collect();
-    let runs = lab.run(&scenarios?).into_iter().zip(SIZES);
+    let runs = lab.run(&scenarios?)?.into_iter().zip(SIZES);
     let times: Vec<_> = runs
         .map(|(runs, size)| {
             Times::new(Scheme::OneBox, size, runs.results().map(|run| run.flows[0].seconds).collect())

@@ -123,14 +123,14 @@ impl Observer for Samples {
 }
 
 /// The courses of each scenario of [`Scheme::scenario`], over the seeds.
-pub(super) fn courses(lab: &Lab<'_>, scenarios: &[Scenario]) -> Vec<Vec<Course>> {
-    let runs = lab.observe(scenarios, Samples::default);
+pub(super) fn courses(lab: &Lab<'_>, scenarios: &[Scenario]) -> Result<Vec<Vec<Course>>, Error> {
+    let runs = lab.observe(scenarios, Samples::default)?;
     let of_a_scenario = |(scenario, runs): (&Scenario, Runs<Samples>)| {
         let direction = &scenario.links[SATELLITE].config.forward;
         let carries = Carries::new(direction, Time::ZERO + scenario.duration + AFTERWARDS);
         runs.0.into_iter().map(|(_, samples)| samples.course(&carries)).collect()
     };
-    scenarios.iter().zip(runs).map(of_a_scenario).collect()
+    Ok(scenarios.iter().zip(runs).map(of_a_scenario).collect())
 }
 
 /// The courses of each scheme on a link, over the seeds.

@@ -135,7 +135,7 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
         let config = link.config();
         let scenarios = schemes.map(|scheme| scheme.scenario(lab, &config, link.end()));
         let scenarios = scenarios.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let courses = courses(lab, &scenarios);
+        let courses = courses(lab, &scenarios)?;
         tried.push(Tried { link, by_scheme: schemes.into_iter().zip(courses).collect() });
     }
     Ok(output(&tried))

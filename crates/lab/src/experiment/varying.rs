@@ -65,7 +65,7 @@ impl Study {
         let pairs = self.links.iter().flat_map(|link| schemes.map(|scheme| (link, scheme)));
         let scenarios = pairs.map(|(link, scheme)| scheme.scenario(lab, &link.config, self.lasts));
         let scenarios = scenarios.collect::<Result<Vec<_>, _>>()?;
-        let by_link = rows(courses(lab, &scenarios), schemes.len());
+        let by_link = rows(courses(lab, &scenarios)?, schemes.len());
         let tried = self.links.iter().zip(by_link);
         let tried = tried
             .map(|(link, courses)| Tried { link, by_scheme: schemes.into_iter().zip(courses).collect() });

@@ -7,6 +7,7 @@ mod boxes;
 mod counters;
 mod hybla;
 mod link_ends;
+mod on_kernel;
 mod outage;
 mod reach;
 mod results;

@@ -17,7 +17,7 @@ const BOTTLENECK: usize = 0;
 
 pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
     let scenarios = lab.scenarios(&SCENARIO, &VARIANTS, &[()], |variant: Scheme, ()| variant.with([]))?;
-    let runs = lab.observe(&scenarios, || SteadyState::since(STARTS_UNTIL, BOTTLENECK));
+    let runs = lab.observe(&scenarios, || SteadyState::since(STARTS_UNTIL, BOTTLENECK))?;
     let goodput = |at: usize, flow: usize| runs[at].observed(|steady| steady.goodputs_bps()[flow]);
     let available = (CAPACITY - LIMIT) * PAYLOAD;
     let share = |at: usize| runs[at].observed(|steady| steady.goodputs_bps()[0] / available);

@@ -26,7 +26,7 @@ fn settings((_, control, has_router): (&str, &str, bool)) -> Vec<String> {
 }
 
 pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
-    let runs = lab.run(&lab.scenarios(&SCENARIO, &CONTROLS, &[()], |control, ()| settings(control))?);
+    let runs = lab.run(&lab.scenarios(&SCENARIO, &CONTROLS, &[()], |control, ()| settings(control))?)?;
     let names = CONTROLS.map(|control| control.0);
     let table = shares_table(
         "Goodput of a flow, the mean over three of a kind; round trips 600 and 25 ms, 10 Mbit/s",

@@ -56,7 +56,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
     for delay in DELAYS_MS {
         let points = RECOVERIES.map(|(_, recovery)| (delay, recovery));
         let scenarios = lab.scenarios(&SCENARIO, &VARIANTS, &points, settings)?;
-        by_delay.push(rows(lab.observe(&scenarios, window), RECOVERIES.len()));
+        by_delay.push(rows(lab.observe(&scenarios, window)?, RECOVERIES.len()));
     }
     Ok(Output {
         verdicts: vec![

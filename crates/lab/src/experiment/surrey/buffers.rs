@@ -57,7 +57,7 @@ fn most_bytes(run: &RunResult) -> [f64; 2] {
 fn fig4(lab: &Lab<'_>) -> Result<Output, Error> {
     let schemes = COMPARED.map(|scheme| SCHEMES[scheme]);
     let delayed = lab.scenarios(&SCENARIO, &schemes[..1], &PERS, settings)?;
-    let delayed = lab.observe(&delayed, Occupancy::default);
+    let delayed = lab.observe(&delayed, Occupancy::default)?;
     let others = lab.sweep(&SCENARIO, &schemes[1..], &PERS, settings)?;
     let [split, snoop] = [0, 1].map(|scheme| others[scheme].iter().map(most_held).collect());
     let held: [Vec<[Summary; 2]>; 3] = [delayed.iter().map(most_held).collect(), split, snoop];

@@ -16,7 +16,7 @@ pub(in super::super) const FIG2: Experiment = Experiment {
     source: SOURCE,
     seeds: 100,
     run: fig2,
-    on_kernel: None,
+    on_kernel: Some((1, fig2)),
 };
 
 /// From 10⁻⁵ to 5·10⁻².

@@ -37,7 +37,7 @@ fn timeouts(runs: &WindowRuns) -> Summary {
 }
 
 fn recoveries(runs: &WindowRuns) -> Summary {
-    runs.first_flow(|flow| flow.legs.iter().map(|leg| leg.recoveries).sum::<u64>() as f64)
+    runs.first_flow(|flow| flow.legs.iter().filter_map(|leg| leg.recoveries).sum::<u64>() as f64)
 }
 
 fn fig3(lab: &Lab<'_>) -> Result<Output, Error> {
@@ -45,7 +45,7 @@ fn fig3(lab: &Lab<'_>) -> Result<Output, Error> {
     for (scheme, leg, most) in COMPARED {
         let scenarios = lab.scenarios(&SCENARIO, &[SCHEMES[scheme]], &PERS, settings)?;
         let window = || WindowTrace { leg, packet: PACKET, most, samples: Vec::new() };
-        observed.push(lab.observe(&scenarios, window));
+        observed.push(lab.observe(&scenarios, window)?);
     }
     let [split, snoop] = [&observed[0], &observed[1]];
     let mut figures = Vec::new();

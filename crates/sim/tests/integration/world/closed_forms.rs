@@ -113,7 +113,7 @@ fn in_avoidance_hyblas_window_grows_by_rho_over_25_ms() {
         scenario.duration = 40 * rtt;
         let mut window = Window::default();
         let result = run(&scenario, 1, &mut window);
-        assert_eq!(result.flows[0].legs[0].recoveries, 1, "{result:?}");
+        assert_eq!(result.flows[0].legs[0].recoveries, Some(1), "{result:?}");
         let (from, to) = (window.0[10], window.0[35]);
         let slope = (to.1 - from.1) / (to.0 - from.0);
         let expected = rho / 0.025;

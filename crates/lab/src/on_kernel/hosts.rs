@@ -1,0 +1,110 @@
+//! The hosts, links and daemons of a plan, set up in network namespaces.
+
+use std::time::{Duration, Instant};
+
+use bentpipe_kernel::congestion::{self, ResolvedCongestionControl};
+use bentpipe_proxy::Config;
+use bentpipe_sim::Scenario;
+use bentpipe_testbed::{Namespace, SatelliteLink, Subnet, forwarding};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use super::plan::Plan;
+use crate::Error;
+use crate::topology::Proxy;
+
+/// The maximum transmission unit of a link whose packets are no longer, bytes.
+const MTU: u32 = 1500;
+/// The headers of IPv4 and TCP without options.
+const HEADERS: u32 = 40;
+/// The time that it takes to set up a topology, and each of its hosts and links.
+const SET_UP: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(150));
+/// Attempts to set up a topology in time, each with twice as much of it: a machine may be busy.
+const ATTEMPTS: u32 = 4;
+
+/// Running hosts. Everything is removed when this value is dropped.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    // Daemons end before their links and namespaces.
+    _daemons: Vec<Proxy>,
+    pub links: Vec<SatelliteLink>,
+    pub nodes: Vec<Namespace>,
+    /// The congestion control of each flow's source, for `TCP_CONGESTION`.
+    pub congestion: Vec<ResolvedCongestionControl>,
+    /// When the scenario's time is zero.
+    pub zero: Instant,
+}
+
+impl Hosts {
+    /// Sets everything up before the scenario's time begins.
+    pub(super) fn set_up(scenario: &Scenario, plan: &Plan, seed: u64) -> Result<Self, Error> {
+        let parts = (scenario.nodes.len() + scenario.links.len()) as u32;
+        let mut ahead = SET_UP.0 + parts * SET_UP.1;
+        for _ in 0..ATTEMPTS {
+            let hosts = Self::set_up_by(Instant::now() + ahead, scenario, plan, seed)?;
+            if Instant::now() < hosts.zero {
+                return Ok(hosts);
+            }
+            ahead *= 2;
+        }
+        Err(Error::Scenario(format!(
+            "{} hosts and links were not set up within {} s: the machine is too busy for a run in real time",
+            parts,
+            (ahead / 2).as_secs()
+        )))
+    }
+
+    fn set_up_by(zero: Instant, scenario: &Scenario, plan: &Plan, seed: u64) -> Result<Self, Error> {
+        let nodes: Vec<Namespace> =
+            scenario.nodes.iter().map(|name| Namespace::new(name)).collect::<Result<_, _>>()?;
+        let mut random = SplitMix64::seed_from_u64(seed);
+        let mut links = Vec::new();
+        for (index, link) in scenario.links.iter().enumerate() {
+            let interface = plan.interfaces[index].as_str();
+            let [left, right] = link.between.map(|node| &nodes[node]);
+            let (ends, mtu) = ((left, interface), mtu(scenario));
+            let started = SatelliteLink::start_at(
+                zero,
+                ends,
+                (right, interface),
+                &link.config,
+                &link.ends,
+                random.next_u64(),
+                mtu,
+            )?;
+            Subnet::new(index as u8).assign(left, interface, right, interface)?;
+            links.push(started);
+        }
+        for (node, host) in nodes.iter().zip(&plan.hosts) {
+            if host.forwards {
+                forwarding(node)?;
+            }
+            for address in &host.addresses {
+                node.ip(&format!("addr add {address}/32 dev lo"))?;
+            }
+            for route in host.routes.values() {
+                node.ip(&format!("-4 route replace {route}"))?;
+            }
+            for (key, (value, _)) in &host.settings {
+                node.sysctl(key, value)?;
+            }
+        }
+        let mut daemons = Vec::new();
+        for (index, node) in nodes.iter().enumerate() {
+            if let Some(text) = plan.daemon(index) {
+                let config = Config::parse(&format!("the configuration of {}", scenario.nodes[index]), &text)
+                    .map_err(|error| Error::Scenario(error.to_string()))?;
+                daemons.push(Proxy::start(node, &config)?);
+            }
+        }
+        let congestion = plan.flows.iter().map(|flow| congestion::resolve(&flow.congestion, "source", None));
+        Ok(Self { _daemons: daemons, links, congestion: congestion.collect(), nodes, zero })
+    }
+}
+
+/// All packets of all flows fit.
+fn mtu(scenario: &Scenario) -> u32 {
+    let legs = scenario.flows.iter().flat_map(|flow| &flow.legs);
+    let largest = legs.map(|leg| u32::from(leg.sender.mss.min(leg.receiver.mss)) + HEADERS).max();
+    largest.unwrap_or(MTU).max(MTU)
+}

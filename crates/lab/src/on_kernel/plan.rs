@@ -1,0 +1,586 @@
+//! What a scenario becomes on this machine: hosts with their settings, addresses and routes, and what the
+//! kernel does otherwise than the scenario says. Pure: nothing is set up here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use bentpipe_link::explicit::RateAllocatorConfig;
+use bentpipe_sim::Scenario;
+use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec};
+use bentpipe_tcp::congestion::{Algorithm, Components, XcpSender};
+use bentpipe_tcp::{Config, Recovery, RtoLimits, SynSchedule};
+use bentpipe_testbed::Subnet;
+use bentpipe_units::{Rate, Span};
+
+use crate::Error;
+
+/// The longest name of an interface (`IFNAMSIZ` less its end).
+const MOST_OF_A_NAME: usize = 15;
+/// Groups and links are numbered by an octet of an address.
+const MOST_NUMBERED: usize = 250;
+/// The first port at which a flow's side listens that does not open it.
+const FIRST_PORT: u16 = 10_000;
+/// The kernel's bookkeeping is about as large as the data.
+const BOOKKEEPING: u64 = 2;
+
+/// A scenario for this machine.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// The host of each node.
+    pub hosts: Vec<Host>,
+    /// The name of each link's interfaces.
+    pub interfaces: Vec<String>,
+    /// Each flow.
+    pub flows: Vec<FlowPlan>,
+    /// What this kernel does otherwise than the scenario says, each once.
+    pub differences: BTreeSet<String>,
+}
+
+/// A host.
+#[derive(Debug, Default)]
+pub(super) struct Host {
+    pub forwards: bool,
+    pub addresses: BTreeSet<Ipv4Addr>,
+    /// Arguments of `ip route replace`, by destination.
+    pub routes: BTreeMap<Ipv4Addr, String>,
+    /// Kernel settings, and who wants each.
+    pub settings: BTreeMap<&'static str, (String, String)>,
+    /// Options of the handshake that one of its endpoints has.
+    options: [bool; OPTIONS.len()],
+    /// The largest windows, bytes: of its receivers and its senders.
+    buffers: [u64; 2],
+    /// The legs of the daemon that splits here, by link; none where nothing is split.
+    legs: BTreeMap<usize, LegPlan>,
+}
+
+/// A flow, and where to find its connections.
+#[derive(Debug)]
+pub(super) struct FlowPlan {
+    pub source: Ipv4Addr,
+    pub destination: Ipv4Addr,
+    /// The port of the side that does not open it, which no other flow has.
+    pub port: u16,
+    /// The nodes of its two ends.
+    pub ends: [usize; 2],
+    /// The node of each leg's sending end.
+    pub senders: Vec<usize>,
+    /// The congestion control of the source's own sockets.
+    pub congestion: String,
+}
+
+/// A leg of a daemon.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct LegPlan {
+    congestion: Option<String>,
+    rate: Option<Rate>,
+    rtt: Duration,
+    cross_traffic: Option<f64>,
+    send_buffer: Option<u64>,
+    receive_buffer: Option<u64>,
+}
+
+/// The options of the handshake with their kernel settings.
+const OPTIONS: [(&str, fn(&Config) -> bool); 3] = [
+    ("net.ipv4.tcp_sack", |config| config.sack),
+    ("net.ipv4.tcp_timestamps", |config| config.timestamps),
+    ("net.ipv4.tcp_window_scaling", |config| config.window_scaling),
+];
+
+impl Plan {
+    /// Plans a scenario.
+    ///
+    /// # Errors
+    /// It needs what a kernel cannot do: [`Error::NotOnKernel`].
+    pub(super) fn of(scenario: &Scenario) -> Result<Self, Error> {
+        if scenario.links.len() > MOST_NUMBERED {
+            return Err(refused(format!("it has more than {MOST_NUMBERED} links")));
+        }
+        let mut plan = Self {
+            hosts: scenario.nodes.iter().map(|_| Host::default()).collect(),
+            interfaces: interfaces(scenario),
+            ..Self::default()
+        };
+        // Flows alike share their addresses and routes.
+        let mut groups: Vec<&FlowSpec> = Vec::new();
+        for (index, flow) in scenario.flows.iter().enumerate() {
+            let alike = |other: &&FlowSpec| other.legs == flow.legs && other.splitters == flow.splitters;
+            let group = match groups.iter().position(alike) {
+                Some(group) => group,
+                None => {
+                    groups.push(flow);
+                    plan.add_group(scenario, flow, groups.len() - 1)?;
+                    groups.len() - 1
+                }
+            };
+            plan.add_flow(scenario, flow, group, index)?;
+        }
+        for flow in &scenario.flows {
+            plan.check_options(scenario, flow)?;
+        }
+        plan.settle()?;
+        Ok(plan)
+    }
+
+    /// The configuration of the daemon of a host that splits.
+    pub(super) fn daemon(&self, host: usize) -> Option<String> {
+        let mut text = String::new();
+        for (link, leg) in &self.hosts[host].legs {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{}", leg.text(&self.interfaces[*link]));
+        }
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn add_flow(
+        &mut self,
+        scenario: &Scenario,
+        flow: &FlowSpec,
+        group: usize,
+        index: usize,
+    ) -> Result<(), Error> {
+        let [source, destination] = addresses(group);
+        let sends = |leg: &LegSpec| node_before(scenario, leg.path[0]);
+        let congestion = kernel_name(flow.legs[0].sender.congestion);
+        if matches!(flow.legs[0].sender.congestion, Algorithm::Explicit { .. }) {
+            let node = &scenario.nodes[sends(&flow.legs[0])];
+            return Err(refused(format!(
+                "flow {} has explicit rates at its source {node}: on the kernel a gateway's daemon gives them; \
+                 split the flow at a gateway",
+                flow.name
+            )));
+        }
+        let port = FIRST_PORT
+            .checked_add(u16::try_from(index).unwrap_or(u16::MAX))
+            .ok_or_else(|| refused("it has more flows than there are ports".into()))?;
+        self.flows.push(FlowPlan {
+            source,
+            destination,
+            port,
+            ends: [
+                sends(&flow.legs[0]),
+                node_behind(scenario, *last(&flow.legs).path.last().expect("a hop")),
+            ],
+            senders: flow.legs.iter().map(sends).collect(),
+            congestion,
+        });
+        Ok(())
+    }
+
+    /// The addresses, routes and settings of flows that are alike.
+    fn add_group(&mut self, scenario: &Scenario, flow: &FlowSpec, group: usize) -> Result<(), Error> {
+        if group >= MOST_NUMBERED {
+            return Err(refused(format!("more than {MOST_NUMBERED} of its flows differ in path or TCP")));
+        }
+        if flow.bundles.is_some() {
+            return Err(refused(format!("flow {} is carried in bundles", flow.name)));
+        }
+        let [source, destination] = addresses(group);
+        let (first, behind) =
+            (flow.legs[0].path[0], *last(&flow.legs).path.last().expect("a leg has a link"));
+        self.hosts[node_before(scenario, first)].addresses.insert(source);
+        self.hosts[node_behind(scenario, behind)].addresses.insert(destination);
+        for leg in &flow.legs {
+            let ends =
+                [&leg.sender, &leg.receiver].map(|config| config.mss).into_iter().min().unwrap_or(u16::MAX);
+            for (place, hop) in leg.path.iter().enumerate() {
+                let (near, far) = (node_before(scenario, *hop), node_behind(scenario, *hop));
+                let [left, right] = ends_of(*hop);
+                let interface = &self.interfaces[hop.link];
+                let of_sender = if place == 0 { sender_attributes(&leg.sender) } else { String::new() };
+                let is_last = place + 1 == leg.path.len();
+                let of_receiver = if is_last { receiver_attributes(&leg.receiver) } else { String::new() };
+                let there = format!("{destination}/32 via {right} dev {interface} advmss {ends}{of_sender}");
+                let back = format!("{source}/32 via {left} dev {interface} advmss {ends}{of_receiver}");
+                self.hosts[near].routes.insert(destination, there);
+                self.hosts[far].routes.insert(source, back);
+                self.hosts[near].forwards |= near != node_before(scenario, first);
+            }
+            self.add_leg(scenario, leg)?;
+            self.note_differences(leg);
+        }
+        for (splitter, legs) in flow.splitters.iter().zip(flow.legs.windows(2)) {
+            self.hosts[splitter.node].forwards = true;
+            let (incoming, outgoing) = (*last_hop(&legs[0]), legs[1].path[0]);
+            let arrives = LegPlan {
+                rtt: round_trip(scenario, &legs[0]),
+                receive_buffer: Some(legs[0].receiver.receive_buffer),
+                ..LegPlan::default()
+            };
+            let leaves = LegPlan::of_sender(scenario, &legs[1])?;
+            for (hop, leg) in [(incoming, arrives), (outgoing, leaves)] {
+                let legs = &mut self.hosts[splitter.node].legs;
+                let merged = legs.entry(hop.link).or_default().merged(leg).ok_or_else(|| {
+                    let (node, link) = (&scenario.nodes[splitter.node], &scenario.links[hop.link].name);
+                    refused(format!(
+                        "its flows have different TCPs at {node} towards {link}: on the kernel a gateway has one \
+                         for each link"
+                    ))
+                })?;
+                legs.insert(hop.link, merged);
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings of the hosts at the ends of a leg.
+    fn add_leg(&mut self, scenario: &Scenario, leg: &LegSpec) -> Result<(), Error> {
+        let (sends, receives) = (node_before(scenario, leg.path[0]), node_behind(scenario, *last_hop(leg)));
+        let (sender, receiver) = (&leg.sender, &leg.receiver);
+        for (node, config) in [(sends, sender), (receives, receiver)] {
+            for (option, (_, has)) in self.hosts[node].options.iter_mut().zip(OPTIONS) {
+                *option |= has(config);
+            }
+        }
+        let host = &mut self.hosts[receives];
+        host.buffers[0] = host.buffers[0].max(receiver.receive_buffer);
+        let host = &mut self.hosts[sends];
+        host.buffers[1] = host.buffers[1].max(sender.send_buffer);
+        let name = &scenario.nodes[sends];
+        let mut values = vec![
+            ("net.ipv4.tcp_slow_start_after_idle", u8::from(sender.restart_after_idle).to_string()),
+            ("net.ipv4.tcp_rto_max_ms", sender.rto.max.as_millis().clamp(1000, 120_000).to_string()),
+            ("net.ipv4.tcp_no_metrics_save", "1".to_owned()),
+        ];
+        values.extend(sender.retries.map(|retries| ("net.ipv4.tcp_retries2", retries.min(255).to_string())));
+        values.into_iter().try_for_each(|(key, value)| host.set(name, key, value))
+    }
+
+    /// A leg has the options of the handshake that both ends have, and hosts have each for all their sockets.
+    fn check_options(&self, scenario: &Scenario, flow: &FlowSpec) -> Result<(), Error> {
+        for leg in &flow.legs {
+            let ends = [node_before(scenario, leg.path[0]), node_behind(scenario, *last_hop(leg))];
+            for (option, (key, has)) in OPTIONS.into_iter().enumerate() {
+                let wanted = has(&leg.sender) && has(&leg.receiver);
+                let offered = ends.iter().all(|&node| self.hosts[node].options[option]);
+                if wanted != offered {
+                    let [sends, receives] = ends.map(|node| &scenario.nodes[node]);
+                    return Err(refused(format!(
+                        "flow {} has no {key} from {sends} to {receives}, and other connections of both have it: \
+                         Linux has it for all connections of a host",
+                        flow.name
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings that follow from all endpoints of a host.
+    fn settle(&mut self) -> Result<(), Error> {
+        for host in &mut self.hosts {
+            for (option, (key, _)) in host.options.into_iter().zip(OPTIONS) {
+                host.set("", key, u8::from(option).to_string())?;
+            }
+            for (bytes, key) in host.buffers.into_iter().zip(["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"]) {
+                if bytes > 0 {
+                    let bytes = (BOOKKEEPING * bytes).clamp(1 << 14, i32::MAX as u64);
+                    host.set("", key, format!("4096 {bytes} {bytes}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What Linux does otherwise than the endpoints of this leg.
+    fn note_differences(&mut self, leg: &LegSpec) {
+        let sender = &leg.sender;
+        let mut note = |differs: bool, what: &str| {
+            if differs {
+                self.differences.insert(what.to_owned());
+            }
+        };
+        let sack = sender.sack && leg.receiver.sack;
+        note(
+            sender.recovery != Recovery::Sack || !sack,
+            "loss recovery is Linux' own: RACK, and without SACK NewReno",
+        );
+        note(sack && !sender.lost_retransmissions, "lost retransmissions are found without a timeout");
+        note(!sender.proportional_rate_reduction, "the window is reduced proportionally (RFC 9937)");
+        note(!sender.limited_transmit, "limited transmit (RFC 3042) cannot be switched off");
+        note(sender.byte_counting_limit.is_some(), "slow start counts every acknowledged segment");
+        note(
+            sender.rto.initial != RtoLimits::LINUX.initial
+                || sender.rto.granularity != RtoLimits::LINUX.granularity,
+            "the first timeout is 1 s, and at least 200 ms are added to the round trip",
+        );
+        note(
+            sender.syn != SynSchedule::LINUX || sender.syn_ack != SynSchedule::LINUX_SYN_ACK,
+            "SYNs are repeated as Linux repeats them",
+        );
+        note(leg.receiver.ack_every != 2, "an acknowledgement is sent for two segments at the latest");
+        if let Algorithm::Hybla(components) = sender.congestion {
+            note(
+                components != Components::ALL,
+                "Hybla is bentpipe's, with growth in recovery and its short queue",
+            );
+        }
+    }
+}
+
+impl Host {
+    /// Sets a kernel setting for one of its senders.
+    fn set(&mut self, name: &str, key: &'static str, value: String) -> Result<(), Error> {
+        match self.settings.get(key) {
+            Some((other, _)) if *other != value => Err(refused(format!(
+                "the senders at {name} need {key} = {value} and {other}: Linux has it once for a host"
+            ))),
+            _ => {
+                self.settings.insert(key, (value, name.to_owned()));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl LegPlan {
+    /// What the daemon sends on a leg.
+    fn of_sender(scenario: &Scenario, leg: &LegSpec) -> Result<Self, Error> {
+        let hop = leg.path[0];
+        let link = &scenario.links[hop.link];
+        let direction = if hop.forward { &link.config.forward } else { &link.config.reverse };
+        let congestion = leg.sender.congestion;
+        let mut plan = Self {
+            congestion: Some(kernel_name(congestion)),
+            rate: direction.rate,
+            rtt: round_trip(scenario, leg),
+            send_buffer: Some(leg.sender.send_buffer),
+            ..Self::default()
+        };
+        if let Algorithm::Explicit { weight } = congestion {
+            if weight.get() != 1 {
+                return Err(refused("a flow with explicit rates has a weight other than 1".into()));
+            }
+            let shared = link.shared[usize::from(!hop.forward)];
+            let RateAllocatorConfig { capacity, rtt, cross_traffic } = shared
+                .ok_or_else(|| refused(format!("nothing allocates the rates of link {}", link.name)))?;
+            (plan.rate, plan.rtt, plan.cross_traffic) = (capacity, rtt, Some(cross_traffic.get()));
+        }
+        Ok(plan)
+    }
+
+    /// Both as one; `None` if they contradict each other.
+    fn merged(&self, other: Self) -> Option<Self> {
+        fn one<T: PartialEq + Clone>(mine: &Option<T>, other: &Option<T>) -> Option<Option<T>> {
+            match (mine, other) {
+                (Some(mine), Some(other)) if mine != other => None,
+                (mine, other) => Some(mine.clone().or_else(|| other.clone())),
+            }
+        }
+        Some(Self {
+            congestion: one(&self.congestion, &other.congestion)?,
+            rate: one(&self.rate, &other.rate)?,
+            rtt: self.rtt.max(other.rtt),
+            cross_traffic: one(&self.cross_traffic, &other.cross_traffic)?,
+            send_buffer: self.send_buffer.max(other.send_buffer),
+            receive_buffer: self.receive_buffer.max(other.receive_buffer),
+        })
+    }
+
+    fn text(&self, interface: &str) -> String {
+        // A leg that only receives has no need of rates.
+        let congestion = self.congestion.as_deref().unwrap_or("cubic");
+        let mut text = format!(
+            "[legs.{interface}]\ninterface = \"{interface}\"\ncongestion = \"{congestion}\"\nrtt = \"{}\"\n",
+            Span(self.rtt.max(Duration::from_millis(1)))
+        );
+        let keys = [
+            ("rate", self.rate.map(|rate| rate.to_string())),
+            ("cross_traffic", self.cross_traffic.map(|share| share.to_string())),
+            ("send_buffer", self.send_buffer.map(|bytes| format!("{bytes}B"))),
+            ("receive_buffer", self.receive_buffer.map(|bytes| format!("{bytes}B"))),
+        ];
+        for (key, value) in keys {
+            if let Some(value) = value {
+                // Writing to a string does not fail.
+                let _ = writeln!(text, "{key} = \"{value}\"");
+            }
+        }
+        text
+    }
+}
+
+/// The name of a congestion control in the configuration of a leg and, but for those by eBPF, in the kernel.
+fn kernel_name(algorithm: Algorithm) -> String {
+    match algorithm {
+        Algorithm::NewReno => "reno",
+        Algorithm::Cubic => "cubic",
+        Algorithm::Hybla(_) => "hybla",
+        Algorithm::Xcp(XcpSender::Xcp) => "xcp",
+        Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",
+        Algorithm::Explicit { .. } => "explicit",
+    }
+    .to_owned()
+}
+
+/// The attributes of a route by which a sender sends.
+fn sender_attributes(config: &Config) -> String {
+    format!(" initcwnd {} rto_min {}ms", config.initial_window, config.rto.min.as_millis().max(1))
+}
+
+/// The attributes of a route by which a receiver acknowledges.
+fn receiver_attributes(config: &Config) -> String {
+    if config.delayed_ack.is_none() { " quickack 1".to_owned() } else { String::new() }
+}
+
+/// The round trip of an empty path, there and back.
+fn round_trip(scenario: &Scenario, leg: &LegSpec) -> Duration {
+    let both = |hop: &Hop| {
+        let config = &scenario.links[hop.link].config;
+        config.forward.delay + config.reverse.delay
+    };
+    leg.path.iter().map(both).sum()
+}
+
+fn last(legs: &[LegSpec]) -> &LegSpec {
+    legs.last().expect("a flow has a leg")
+}
+
+fn last_hop(leg: &LegSpec) -> &Hop {
+    leg.path.last().expect("a leg has a link")
+}
+
+/// The node from which a hop starts.
+fn node_before(scenario: &Scenario, hop: Hop) -> usize {
+    scenario.links[hop.link].between[usize::from(!hop.forward)]
+}
+
+/// The node at which a hop ends.
+fn node_behind(scenario: &Scenario, hop: Hop) -> usize {
+    scenario.links[hop.link].between[usize::from(hop.forward)]
+}
+
+/// The addresses of a hop's two ends, in its direction.
+fn ends_of(hop: Hop) -> [Ipv4Addr; 2] {
+    let subnet = Subnet::new(hop.link as u8);
+    if hop.forward { [subnet.left4(), subnet.right4()] } else { [subnet.right4(), subnet.left4()] }
+}
+
+/// The addresses of the sources and of the destinations of a group.
+fn addresses(group: usize) -> [Ipv4Addr; 2] {
+    [1, 2].map(|end| Ipv4Addr::new(10, 99, group as u8, end))
+}
+
+/// Links have their own names where these can be names of interfaces.
+fn interfaces(scenario: &Scenario) -> Vec<String> {
+    let plain = |name: &str| {
+        let fits =
+            name.len() <= MOST_OF_A_NAME && name.starts_with(|first: char| first.is_ascii_alphabetic());
+        fits && name != "lo" && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    let all_plain = scenario.links.iter().all(|link| plain(&link.name));
+    let name = |(index, link): (usize, &bentpipe_sim::scenario::LinkSpec)| {
+        if all_plain { link.name.clone() } else { format!("link{index}") }
+    };
+    scenario.links.iter().enumerate().map(name).collect()
+}
+
+fn refused(why: String) -> Error {
+    Error::NotOnKernel { why }
+}
+
+#[cfg(test)]
+mod tests {
+    use bentpipe_sim::file::{Setting, Source};
+
+    use super::*;
+
+    const GEO: &str = include_str!("../../../../scenarios/geo-download.toml");
+    const BOXES: &str = include_str!("../../../../scenarios/xcp-boxes.toml");
+    const SURREY: &str = include_str!("../../../../scenarios/surrey.toml");
+    const DISRUPTIVE: &str = include_str!("../../../../scenarios/disruptive.toml");
+
+    fn scenario(text: &str, settings: &[&str]) -> Scenario {
+        let settings: Vec<Setting> = settings.iter().map(|setting| setting.parse().unwrap()).collect();
+        Source::parse("a test's scenario", text).unwrap().with(&settings).unwrap()
+    }
+
+    fn node(scenario: &Scenario, name: &str) -> usize {
+        scenario.nodes.iter().position(|node| node == name).unwrap()
+    }
+
+    fn refusal(text: &str, settings: &[&str]) -> String {
+        Plan::of(&scenario(text, settings)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_flow_has_routes_along_its_path_both_ways_and_a_daemon_where_it_is_split() {
+        let scenario = scenario(GEO, &[]);
+        let plan = Plan::of(&scenario).unwrap();
+        let [server, gateway, client] = ["server", "gateway", "client"].map(|name| node(&scenario, name));
+        let flow = &plan.flows[0];
+        assert_eq!((flow.ends, &flow.senders[..]), ([server, client], &[server, gateway][..]));
+        let route = |node: usize, to: Ipv4Addr| plan.hosts[node].routes[&to].clone();
+        assert!(route(server, flow.destination).contains("via 10.98.0.2 dev internet"));
+        assert!(route(gateway, flow.destination).contains("via 10.98.1.2 dev satellite"));
+        assert!(route(gateway, flow.source).contains("via 10.98.0.1 dev internet"));
+        assert!(route(client, flow.source).contains("via 10.98.1.1 dev satellite"));
+        assert!(plan.hosts[gateway].forwards && !plan.hosts[server].forwards && !plan.hosts[client].forwards);
+        let daemon = plan.daemon(gateway).unwrap();
+        assert!(
+            daemon.contains("[legs.satellite]\ninterface = \"satellite\"\ncongestion = \"hybla\""),
+            "{daemon}"
+        );
+        assert_eq!((plan.daemon(server), plan.daemon(client)), (None, None));
+    }
+
+    #[test]
+    fn the_daemons_configurations_are_valid() {
+        for text in [GEO, BOXES, SURREY] {
+            let scenario = scenario(text, &[]);
+            let plan = Plan::of(&scenario).unwrap();
+            for daemon in (0..plan.hosts.len()).filter_map(|host| plan.daemon(host)) {
+                bentpipe_proxy::Config::parse("a plan", &daemon).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn copies_of_a_flow_share_addresses_and_have_ports_of_their_own() {
+        let scenario = scenario(SURREY, &["flow.file.count=3"]);
+        let plan = Plan::of(&scenario).unwrap();
+        let ends = |flow: &FlowPlan| (flow.source, flow.destination);
+        assert!(plan.flows.iter().all(|flow| ends(flow) == ends(&plan.flows[0])));
+        let ports: BTreeSet<u16> = plan.flows.iter().map(|flow| flow.port).collect();
+        assert_eq!(ports.len(), 3);
+    }
+
+    #[test]
+    fn endpoints_become_settings_of_their_hosts_and_attributes_of_their_routes() {
+        let scenario = scenario(SURREY, &[]);
+        let plan = Plan::of(&scenario).unwrap();
+        let [server, terminal] = ["server", "terminal"].map(|name| node(&scenario, name));
+        let settings = |node: usize| plan.hosts[node].settings.clone();
+        assert_eq!(settings(server)["net.ipv4.tcp_sack"].0, "0");
+        assert_eq!(settings(terminal)["net.ipv4.tcp_rmem"].0, "4096 64000 64000");
+        let flow = &plan.flows[0];
+        let there = &plan.hosts[server].routes[&flow.destination];
+        assert!(there.ends_with("advmss 1012 initcwnd 4 rto_min 1000ms"), "{there}");
+        let back = &plan.hosts[terminal].routes[&flow.source];
+        assert!(back.ends_with("advmss 1012 quickack 1"), "{back}");
+        assert!(plan.differences.iter().any(|what| what.contains("RACK")), "{:?}", plan.differences);
+    }
+
+    #[test]
+    fn what_no_kernel_can_do_is_refused_with_the_reason() {
+        let error = refusal(DISRUPTIVE, &[]);
+        assert!(error.contains("flow download is carried in bundles"), "{error}");
+        let error = refusal(
+            BOXES,
+            &[
+                "tcp.satellite.congestion=explicit",
+                "flow.download.split=[]",
+                "flow.download.tcp=satellite",
+                "link.satellite.xcp=off",
+                "link.internet.explicit.at=server",
+            ],
+        );
+        assert!(error.contains("explicit rates at its source server"), "{error}");
+        let two = format!(
+            "{SURREY}\n[[flow]]\nname = \"other\"\nfrom = \"server\"\nto = \"terminal\"\ntcp = \"sack\"\n"
+        );
+        let error = refusal(&two, &[]);
+        assert!(error.contains("net.ipv4.tcp_sack") && error.contains("server"), "{error}");
+    }
+}

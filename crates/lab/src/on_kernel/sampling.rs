@@ -1,0 +1,224 @@
+//! Looks at a running scenario: the sockets of its hosts, its queues, and what is held on the way.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bentpipe_kernel::sock_diag::{ConnectionInfo, SockDiag};
+use bentpipe_kernel::tcp_info::{Recovery, TcpInfo};
+use bentpipe_sim::{LegResult, Observer, Scenario, SplitterResult};
+use bentpipe_tcp::congestion::NO_SSTHRESH;
+use bentpipe_tcp::{Statistics, Variables};
+use bentpipe_units::Time;
+
+use super::hosts::Hosts;
+use super::next;
+use super::plan::Plan;
+use super::traffic::Shared;
+use crate::Error;
+
+/// The longest interval between two looks: so much of a connection's last counts may be missing.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// After the last flow has ended, its sockets still say what they did.
+const AFTERWARDS: Duration = Duration::from_millis(20);
+
+/// What a run was seen to do.
+#[derive(Debug)]
+pub(super) struct Samples {
+    pub flows: Vec<FlowSamples>,
+    /// What agents hold at the two ends of each link.
+    pub held: Vec<[Held; 2]>,
+    /// The end of the run.
+    pub until: Time,
+}
+
+/// What a flow was seen to do.
+#[derive(Debug, Clone)]
+pub(super) struct FlowSamples {
+    pub legs: Vec<LegResult>,
+    /// What its splitters hold.
+    pub held: Vec<Held>,
+}
+
+/// Bytes held over time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Held {
+    most: u64,
+    sum: f64,
+    count: u64,
+}
+
+impl Held {
+    fn observe(&mut self, bytes: u64) {
+        self.most = self.most.max(bytes);
+        self.sum += bytes as f64;
+        self.count += 1;
+    }
+
+    pub(super) fn result(&self) -> SplitterResult {
+        SplitterResult { most_bytes: self.most, mean_bytes: self.sum / self.count.max(1) as f64 }
+    }
+}
+
+/// Looks at a run.
+pub(super) struct Sampler<'a> {
+    scenario: &'a Scenario,
+    plan: &'a Plan,
+    hosts: &'a Hosts,
+    shared: &'a [Shared],
+    /// The nodes that have senders.
+    diag: Vec<(usize, SockDiag)>,
+    by_port: HashMap<u16, usize>,
+    samples: Samples,
+}
+
+impl<'a> Sampler<'a> {
+    pub(super) fn new(
+        scenario: &'a Scenario,
+        plan: &'a Plan,
+        hosts: &'a Hosts,
+        shared: &'a [Shared],
+    ) -> Result<Self, Error> {
+        let fail = |source| Error::Transfer { run: scenario.title.clone(), source };
+        let mut nodes: Vec<usize> = plan.flows.iter().flat_map(|flow| flow.senders.iter().copied()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let mut diag = Vec::new();
+        for node in nodes {
+            diag.push((node, hosts.nodes[node].run(SockDiag::open)?.map_err(fail)?));
+        }
+        let flows = scenario.flows.iter().map(|flow| FlowSamples {
+            legs: vec![LegResult { syns: None, recoveries: None, ..LegResult::default() }; flow.legs.len()],
+            held: vec![Held::default(); flow.splitters.len()],
+        });
+        let held = scenario.links.iter().map(|_| [Held::default(); 2]).collect();
+        let samples = Samples { flows: flows.collect(), held, until: Time::ZERO };
+        let by_port = plan.flows.iter().enumerate().map(|(index, flow)| (flow.port, index)).collect();
+        Ok(Self { scenario, plan, hosts, shared, diag, by_port, samples })
+    }
+
+    /// Looks until the scenario's duration is over, every flow has ended, or the observer wants no more.
+    pub(super) fn watch(mut self, observer: &mut dyn Observer) -> Result<Samples, Error> {
+        let zero = self.hosts.zero;
+        std::thread::sleep(zero.saturating_duration_since(Instant::now()));
+        let interval = self.scenario.sample_interval;
+        let (mut look_at, mut sample_at) = (zero, zero);
+        loop {
+            let elapsed = zero.elapsed().min(self.scenario.duration);
+            let now = Time::ZERO + elapsed;
+            let is_over = elapsed >= self.scenario.duration || self.all_over();
+            let samples = observer.wants_samples() && (Instant::now() >= sample_at || is_over);
+            if samples {
+                next(&mut sample_at, interval);
+            }
+            self.look(now, samples.then_some(&mut *observer))?;
+            if is_over || !observer.progress(now) {
+                self.samples.until = now;
+                return Ok(self.samples);
+            }
+            next(&mut look_at, INTERVAL.min(interval));
+            let end = zero + self.scenario.duration;
+            while Instant::now() < look_at.min(end) && !self.all_over() {
+                std::thread::sleep(
+                    look_at.min(end).saturating_duration_since(Instant::now()).min(AFTERWARDS),
+                );
+            }
+        }
+    }
+
+    fn all_over(&self) -> bool {
+        self.shared.iter().all(|shared| shared.over.load(Ordering::Relaxed))
+    }
+
+    fn look(&mut self, now: Time, mut observer: Option<&mut (dyn Observer + '_)>) -> Result<(), Error> {
+        let fail = |source| Error::Transfer { run: self.scenario.title.clone(), source };
+        // What each splitter of each flow holds now.
+        let mut held: HashMap<(usize, usize), u64> = HashMap::new();
+        for (node, diag) in &mut self.diag {
+            for found in diag.connection_infos().map_err(fail)? {
+                let ports = [found.local.port(), found.remote.port()];
+                let Some(&flow) = ports.iter().find_map(|port| self.by_port.get(port)) else { continue };
+                let plan = &self.plan.flows[flow];
+                let splitter = self.scenario.flows[flow].splitters.iter().position(|at| at.node == *node);
+                if let Some(splitter) = splitter {
+                    *held.entry((flow, splitter)).or_default() +=
+                        u64::from(found.unread) + u64::from(found.unacknowledged);
+                }
+                let sends = found.remote.ip() == plan.destination;
+                if let (true, Some(leg)) = (sends, plan.senders.iter().position(|sender| sender == node)) {
+                    note(&mut self.samples.flows[flow].legs[leg], now, &found);
+                    if let Some(observer) = &mut observer {
+                        let done = statistics(&self.samples.flows[flow].legs[leg]);
+                        observer.variables(now, flow, leg, &variables(&found.info), &done);
+                    }
+                }
+            }
+        }
+        for (flow, samples) in self.samples.flows.iter_mut().enumerate() {
+            for (splitter, sum) in samples.held.iter_mut().enumerate() {
+                let bytes = held.get(&(flow, splitter)).copied().unwrap_or_default();
+                sum.observe(bytes);
+                if let Some(observer) = &mut observer {
+                    observer.occupancy(now, flow, splitter, bytes);
+                }
+            }
+        }
+        for (index, link) in self.hosts.links.iter().enumerate() {
+            let held = link.held_bytes();
+            for (end, bytes) in held.into_iter().enumerate() {
+                self.samples.held[index][end].observe(bytes);
+            }
+            let Some(observer) = &mut observer else { continue };
+            let ((forward, reverse), counters) = (link.backlog(), link.counters());
+            observer.queue(now, index, true, forward, &counters.0);
+            observer.queue(now, index, false, reverse, &counters.1);
+            for (end, bytes) in held.into_iter().enumerate() {
+                if !self.scenario.links[index].ends[end].is_nothing() {
+                    observer.held(now, index, end, bytes);
+                }
+            }
+        }
+        if let Some(observer) = &mut observer {
+            for (flow, shared) in self.shared.iter().enumerate() {
+                observer.received(now, flow, shared.received.load(Ordering::Relaxed));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn note(leg: &mut LegResult, now: Time, found: &ConnectionInfo) {
+    let info = &found.info;
+    leg.established_s.get_or_insert(now.as_secs_f64());
+    leg.bytes_sent = info.bytes_sent;
+    // The SYN counts among them.
+    leg.bytes_acknowledged = info.bytes_acked.saturating_sub(1);
+    leg.segments = u64::from(info.data_segments_out);
+    leg.retransmissions = u64::from(info.retransmissions);
+    leg.timeouts = u64::from(info.timeouts);
+    leg.duplicate_bytes = u64::from(info.duplicates) * u64::from(info.mss);
+}
+
+fn statistics(leg: &LegResult) -> Statistics {
+    Statistics {
+        segments: leg.segments,
+        bytes_sent: leg.bytes_sent,
+        bytes_acknowledged: leg.bytes_acknowledged,
+        retransmissions: leg.retransmissions,
+        timeouts: leg.timeouts,
+        ..Statistics::default()
+    }
+}
+
+fn variables(info: &TcpInfo) -> Variables {
+    let bytes = |segments: u32| u64::from(segments) * u64::from(info.mss);
+    Variables {
+        cwnd: bytes(info.cwnd),
+        ssthresh: if info.ssthresh == TcpInfo::NO_SSTHRESH { NO_SSTHRESH } else { bytes(info.ssthresh) },
+        srtt: info.srtt,
+        rto: info.rto,
+        backoff: info.backoff,
+        in_flight: bytes(info.in_flight()),
+        recovering: matches!(info.recovery, Recovery::FastRecovery | Recovery::Loss),
+    }
+}

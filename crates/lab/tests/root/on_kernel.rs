@@ -1,0 +1,136 @@
+//! Scenarios on the kernel.
+
+use bentpipe_lab::on_kernel;
+use bentpipe_link::Counters;
+use bentpipe_sim::file::Source;
+use bentpipe_sim::{Observer, Scenario};
+use bentpipe_tcp::{Statistics, Variables};
+use bentpipe_units::{ByteCount, Time};
+
+use crate::common::missing;
+
+/// Two flows by a gateway, one of them split and opened by its receiver, and one that nobody answers for.
+const TEXT: &str = r#"
+title = "Two flows"
+duration = "20s"
+sample_interval = "50ms"
+[[link]]
+name = "ground"
+between = ["server", "gateway"]
+rate = "100Mbit/s"
+delay = "1ms"
+[[link]]
+name = "satellite"
+between = ["gateway", "terminal"]
+rate = "20Mbit/s"
+delay = "50ms"
+explicit = { at = "gateway" }
+[tcp.host]
+base = "linux"
+[tcp.satellite]
+base = "linux"
+congestion = "explicit"
+[[flow]]
+name = "split"
+from = "server"
+to = "terminal"
+bytes = "2MB"
+start = "300ms"
+opened_by = "destination"
+tcp = "host"
+split = [{ at = "gateway", tcp = "satellite" }]
+[[flow]]
+name = "upload"
+from = "terminal"
+to = "server"
+bytes = "500kB"
+tcp = "host"
+"#;
+
+#[derive(Default)]
+struct Seen {
+    windows: Vec<(usize, usize)>,
+    most_held: u64,
+    most_queued: u64,
+    received: Vec<(usize, u64)>,
+}
+
+impl Observer for Seen {
+    fn wants_samples(&self) -> bool {
+        true
+    }
+
+    fn variables(&mut self, _: Time, flow: usize, leg: usize, variables: &Variables, _: &Statistics) {
+        assert!(variables.cwnd > 0);
+        self.windows.push((flow, leg));
+    }
+
+    fn occupancy(&mut self, _: Time, _: usize, _: usize, bytes: u64) {
+        self.most_held = self.most_held.max(bytes);
+    }
+
+    fn received(&mut self, _: Time, flow: usize, bytes: u64) {
+        self.received.push((flow, bytes));
+    }
+
+    fn queue(&mut self, _: Time, link: usize, forward: bool, backlog: ByteCount, _: &Counters) {
+        if (link, forward) == (1, true) {
+            self.most_queued = self.most_queued.max(backlog.get());
+        }
+    }
+}
+
+fn scenario(text: &str) -> Scenario {
+    Source::parse("a test's scenario", text).unwrap().with(&[]).unwrap()
+}
+
+#[test]
+fn a_scenario_moves_its_flows_and_says_what_they_did() {
+    if missing() {
+        return;
+    }
+    let mut seen = Seen::default();
+    let result = on_kernel::run(&scenario(TEXT), 7, &mut seen).unwrap();
+    let [split, upload] = &result.flows[..] else { panic!("{result:?}") };
+    assert!(split.complete && upload.complete, "{result:?}");
+    assert_eq!((split.bytes, split.end), (2_000_000, Some("finished")), "{split:?}");
+    // Two round trips of handshake and request less, and 0.8 s at 20 Mbit/s.
+    assert!((0.9..10.0).contains(&split.seconds), "{split:?}");
+    assert_eq!((split.legs.len(), split.splitters.len(), upload.legs.len()), (2, 1, 1));
+    for leg in split.legs.iter().chain(&upload.legs) {
+        assert!(leg.established_s.is_some() && leg.segments > 100, "{leg:?}");
+    }
+    // Where the last look was before the last acknowledgement, some bytes are missing.
+    assert!((1_500_000..=2_000_000).contains(&split.legs[1].bytes_acknowledged), "{split:?}");
+    // The fast server fills the gateway.
+    assert!(split.splitters[0].most_bytes > 100_000 && seen.most_held > 100_000, "{split:?}");
+    for expected in [(0, 0), (0, 1), (1, 0)] {
+        assert!(seen.windows.contains(&expected), "{:?}", seen.windows);
+    }
+    assert_eq!(
+        seen.received.iter().filter(|(flow, _)| *flow == 0).map(|(_, bytes)| *bytes).max(),
+        Some(2_000_000)
+    );
+    let satellite = &result.links[1];
+    assert!(satellite.forward.delivered_bytes > 2_000_000 && satellite.reverse.delivered_bytes > 500_000);
+    assert_eq!(
+        result.events,
+        result.links.iter().map(|link| link.forward.offered + link.reverse.offered).sum::<u64>()
+    );
+}
+
+#[test]
+fn a_flow_that_cannot_connect_ends_so_and_the_run_with_it() {
+    if missing() {
+        return;
+    }
+    let text = TEXT.replace(
+        "name = \"satellite\"\nbetween",
+        "name = \"satellite\"\noutages = [{ start = \"0s\", duration = \"1h\" }]\nbetween",
+    );
+    let text = text.replace("duration = \"20s\"", "duration = \"2s\"");
+    let result = on_kernel::run(&scenario(&text), 7, &mut bentpipe_sim::Unobserved).unwrap();
+    assert!(result.flows.iter().all(|flow| flow.bytes == 0 && !flow.complete), "{result:?}");
+    assert!((1.9..2.5).contains(&result.seconds), "{result:?}");
+    assert!(result.links[1].reverse.dropped.outage > 0, "{result:?}");
+}
