@@ -95,6 +95,15 @@ impl Namespace {
         self.tool("ip", args, None, "").map(drop)
     }
 
+    /// Feeds lines to `ip -batch -`, each as after `ip`: one process for all of them. The first line that fails
+    /// is the last one.
+    ///
+    /// # Errors
+    /// As [`ip`](Self::ip).
+    pub fn ip_batch(&self, lines: &str) -> Result<()> {
+        self.tool("ip", "-batch -", None, lines).map(drop)
+    }
+
     /// Feeds a ruleset to `nft -f -`: all of it is applied, or nothing.
     ///
     /// # Errors

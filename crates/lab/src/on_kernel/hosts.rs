@@ -1,5 +1,6 @@
 //! The hosts, links and daemons of a plan, set up in network namespaces.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::congestion::{self, ResolvedCongestionControl};
@@ -20,7 +21,9 @@ const HEADERS: u32 = 40;
 /// The time that it takes to set up a topology, and each of its hosts and links.
 const SET_UP: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(150));
 /// Attempts to set up a topology in time, each with twice as much of it: a machine may be busy.
-const ATTEMPTS: u32 = 4;
+const ATTEMPTS: u32 = 6;
+/// One topology is set up at a time: side by side, each would take as long as all of them.
+static SET_UPS: Mutex<()> = Mutex::new(());
 
 /// Running hosts. Everything is removed when this value is dropped.
 #[derive(Debug)]
@@ -40,6 +43,7 @@ impl Hosts {
     pub(super) fn set_up(scenario: &Scenario, plan: &Plan, seed: u64) -> Result<Self, Error> {
         let parts = (scenario.nodes.len() + scenario.links.len()) as u32;
         let mut ahead = SET_UP.0 + parts * SET_UP.1;
+        let _turn = SET_UPS.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..ATTEMPTS {
             let hosts = Self::set_up_by(Instant::now() + ahead, scenario, plan, seed)?;
             if Instant::now() < hosts.zero {
@@ -79,12 +83,9 @@ impl Hosts {
             if host.forwards {
                 forwarding(node)?;
             }
-            for address in &host.addresses {
-                node.ip(&format!("addr add {address}/32 dev lo"))?;
-            }
-            for route in host.routes.values() {
-                node.ip(&format!("-4 route replace {route}"))?;
-            }
+            let addresses = host.addresses.iter().map(|address| format!("addr add {address}/32 dev lo\n"));
+            let routes = host.routes.values().map(|route| format!("route replace {route}\n"));
+            node.ip_batch(&addresses.chain(routes).collect::<String>())?;
             for (key, (value, _)) in &host.settings {
                 node.sysctl(key, value)?;
             }

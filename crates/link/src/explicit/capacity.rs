@@ -8,14 +8,17 @@ use super::Memory;
 use super::round::Rates;
 use super::train::Carried;
 
-/// The part of the capacity that is allocated with a standing queue of [`NOISE`], and how much more without
+/// The part of the capacity that is allocated with a standing queue of [`Capacity::noise`], and how much more without
 /// one: senders that fall short of their rates by less than that still fill the link, and the queue settles
 /// at half of it.
 const UTILISATION: (f64, f64) = (0.995, 0.0125);
 /// A queue is drained within this time: it is known ahead, so that the round trip does not matter.
 const DRAINED_WITHIN: Duration = Duration::from_millis(100);
-/// Round-trip times vary by this without a queue.
-pub(super) const NOISE: Duration = Duration::from_millis(5);
+/// Round-trip times vary by this without a queue, and by the time that so many packets take on the link: one is
+/// sent, another waits for its acknowledgement, and the shortest round trip may be that of a SYN.
+const NOISE: (Duration, f64) = (Duration::from_millis(5), 2.0 * PACKET);
+/// On a link so slow that this is not enough for the packets the estimate must do without.
+const MOST_NOISE: Duration = Duration::from_millis(25);
 /// Rates and queues are measured over some time, so that the effect of a decision shows this much later.
 const SETTLED: Duration = Duration::from_millis(200);
 /// A queue of this, or of this part of a round trip, shows that the estimate of the capacity is wrong.
@@ -104,7 +107,7 @@ pub(super) struct Capacity {
     lasting: Option<Lasting>,
 }
 
-/// A delay above [`NOISE`] that lasts.
+/// A delay above [`Capacity::noise`] that lasts.
 #[derive(Debug, Clone, Copy)]
 struct Lasting {
     since: Time,
@@ -161,6 +164,16 @@ impl Capacity {
         self.estimate
     }
 
+    /// A shorter delay is no queue.
+    pub(super) fn noise(&self) -> Duration {
+        let (least, packets) = NOISE;
+        if self.is_searched() {
+            return least;
+        }
+        let on_the_link = Duration::try_from_secs_f64(packets / self.estimate).unwrap_or(MOST_NOISE);
+        on_the_link.clamp(least, MOST_NOISE)
+    }
+
     /// The rate of the first packets of all: without a configured capacity they are a train.
     pub(super) fn initial_rate(&self) -> f64 {
         let usual = self.budget(Duration::ZERO);
@@ -169,8 +182,9 @@ impl Capacity {
 
     /// The sum of all senders' rates, if what they send now will wait that long.
     pub(super) fn budget(&self, queue: Duration) -> f64 {
-        let drained = queue.saturating_sub(NOISE).as_secs_f64() / DRAINED_WITHIN.as_secs_f64();
-        let short = 1.0 - queue.min(NOISE).as_secs_f64() / NOISE.as_secs_f64();
+        let noise = self.noise();
+        let drained = queue.saturating_sub(noise).as_secs_f64() / DRAINED_WITHIN.as_secs_f64();
+        let short = 1.0 - queue.min(noise).as_secs_f64() / noise.as_secs_f64();
         self.estimate * (UTILISATION.0 + UTILISATION.1 * short - drained).max(LEAST)
     }
 
@@ -246,7 +260,7 @@ impl Capacity {
             self.hold_until = seen.now + 2 * (seen.rtt + seen.queue);
         } else if rates.whole {
             self.judge_growth(rates, loss, seen);
-            if seen.queue <= NOISE {
+            if seen.queue <= self.noise() {
                 if rates.delivered + rates.lost >= 0.9 * self.estimate {
                     self.proven = self.proven.max(self.estimate);
                 }
@@ -259,7 +273,7 @@ impl Capacity {
     }
 
     fn note_delay(&mut self, seen: &Observation) {
-        if seen.queue <= NOISE {
+        if seen.queue <= self.noise() {
             self.lasting = None;
             return;
         }
@@ -288,7 +302,7 @@ impl Capacity {
         self.standing.get_or_insert((seen.now, seen.queue));
         // A queue goes on growing until its growth is noticed.
         let (since, then) = *self.longest.get_or_insert((seen.now, seen.queue));
-        if seen.queue > then + NOISE {
+        if seen.queue > then + self.noise() {
             self.longest = Some((seen.now, seen.queue));
             return false;
         }
@@ -365,7 +379,7 @@ impl Capacity {
         if self.estimate >= ceiling
             || !seen.wanted
             || !used
-            || (seen.queue > 2 * NOISE && self.doubt(seen.now, seen.rtt).is_none())
+            || (seen.queue > 2 * self.noise() && self.doubt(seen.now, seen.rtt).is_none())
             || self.blamed.is_some()
         {
             return None;
@@ -480,4 +494,24 @@ impl Capacity {
 /// The configured capacity, or the initial window in a round trip.
 fn first_estimate(configured: Option<f64>, rtt: Duration) -> f64 {
     configured.unwrap_or(FIRST_WINDOW / rtt.as_secs_f64().max(0.001))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_packets_on_a_slow_link_are_no_queue() {
+        let noise = |mbps_tenths: u64| {
+            let capacity = Capacity::new(Rate::from_bps(mbps_tenths * 100_000), Duration::from_millis(600));
+            capacity.noise()
+        };
+        let expected = [(100, 5.0), (20, 12.0), (10, 24.0), (1, 25.0)];
+        for (mbps_tenths, ms) in expected {
+            let found = noise(mbps_tenths).as_secs_f64() * 1e3;
+            assert!((found - ms).abs() < 1e-6, "{mbps_tenths}: {found} ms");
+        }
+        // Nothing is known of a link that is searched.
+        assert_eq!(Capacity::new(None, Duration::from_millis(600)).noise(), Duration::from_millis(5));
+    }
 }

@@ -456,14 +456,15 @@ impl RateAllocator {
         let wants = |report: &Report| searching && report.in_flight && report.backlogged;
         let wanted = self.claims.iter().any(Claim::is_greedy) || reports.iter().any(wants);
         let LinkEstimate { rtt, queue, .. } = self.estimate;
-        self.queued_since = if queue > capacity::NOISE { self.queued_since.or(Some(now)) } else { None };
+        let noise = self.capacity.noise();
+        self.queued_since = if queue > noise { self.queued_since.or(Some(now)) } else { None };
         let is_standing = !self.trains.explains(queue, now, self.round_trip());
         let since = self.queued_since.filter(|_| is_standing);
         let carried_over = |least| since.and_then(|since| self.round.carried_since(since, rtt, least));
         let [least, whole] = self.carried_spans(rtt);
         let (carried, carried_all) = (carried_over(least), carried_over(whole));
-        let full = self.capacity.budget(capacity::NOISE);
-        if queue > capacity::NOISE && self.cross_traffic.overloads(self.config.cross_traffic, full) {
+        let full = self.capacity.budget(noise);
+        if queue > noise && self.cross_traffic.overloads(self.config.cross_traffic, full) {
             // Queue and losses say nothing of the estimate.
             self.capacity.hold(now + self.round_trip());
         }
@@ -574,7 +575,7 @@ impl RateAllocator {
 
     /// What cross traffic leaves of a budget.
     fn rest(&self, budget: f64) -> f64 {
-        let full = self.capacity.budget(capacity::NOISE);
+        let full = self.capacity.budget(self.capacity.noise());
         self.cross_traffic.rest(self.config.cross_traffic, budget, full)
     }
 
