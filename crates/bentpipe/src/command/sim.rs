@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::sweep::{Job, Plan, Run, Sweep};
-use bentpipe_sim::{Observer, RunResult, Trace};
+use bentpipe_sim::{Observer, PacketLog, RunResult, Trace};
 use clap::Args;
 use serde::Serialize;
 
@@ -44,6 +44,10 @@ pub(crate) struct Sim {
     /// Write every packet too, one LINK.pcap for each link, for Wireshark and tcpdump.
     #[arg(long, requires = "trace")]
     packets: bool,
+    /// Log each step of each packet on each link to a CSV file, which bentpipe verify checks against the
+    /// scenario. Of one run only.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// Print one JSON document instead of the tables.
     #[arg(long)]
     json: bool,
@@ -65,6 +69,12 @@ impl Sim {
         refuse_forgotten_pipe(&self.scenario)?;
         let source = Source::load(&self.scenario)?;
         let plan = Plan::new(&source, &settings, &sweeps, &seeds)?;
+        ensure!(
+            self.log.is_none() || plan.len() == 1,
+            "--log is for one run, and these are {}: leave out --seeds and sweeps, also that of the file (--set \
+             KEY=VALUE replaces it)",
+            plan.len()
+        );
         let runs = self.run_all(&plan)?;
         let title = plan.scenario(&plan.points()[0])?.title;
         if self.json {
@@ -99,9 +109,12 @@ impl Sim {
         });
         let begin = |directory: &PathBuf| Trace::create(directory, &job.scenario, self.packets);
         let mut writer = trace.as_ref().map(begin).transpose()?;
+        let begin_log = |path: &PathBuf| PacketLog::create(path, &job.scenario);
+        let mut log = self.log.as_ref().map(begin_log).transpose()?;
         let mut watch = Watch::new(meter, &job.scenario);
         let mut observers: Vec<&mut dyn Observer> = vec![&mut watch];
         observers.extend(writer.as_mut().map(|writer| writer as &mut dyn Observer));
+        observers.extend(log.as_mut().map(|log| log as &mut dyn Observer));
         let started = Instant::now();
         let result = bentpipe_sim::run(&job.scenario, job.seed, &mut observers);
         let wall = started.elapsed();
@@ -109,6 +122,9 @@ impl Sim {
         if let Some(writer) = writer {
             let incomplete = || format!("the trace of run {} is not complete", job.number + 1);
             writer.finish().with_context(incomplete)?;
+        }
+        if let Some((log, path)) = log.zip(self.log.as_ref()) {
+            log.finish(path)?;
         }
         Ok(Outcome { result, wall, trace })
     }
