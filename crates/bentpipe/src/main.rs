@@ -36,6 +36,8 @@ enum Command {
     #[cfg(feature = "laboratory")]
     Sim(command::sim::Sim),
     #[cfg(feature = "laboratory")]
+    Verify(command::verify::Verify),
+    #[cfg(feature = "laboratory")]
     Lab(command::lab::Lab),
     #[cfg(feature = "laboratory")]
     Radius(command::radius::Radius),
@@ -66,6 +68,8 @@ fn main() -> ExitCode {
         Command::Link(link) => link.run(),
         #[cfg(feature = "laboratory")]
         Command::Sim(sim) => sim.run(),
+        #[cfg(feature = "laboratory")]
+        Command::Verify(verify) => verify.run(),
         #[cfg(feature = "laboratory")]
         Command::Lab(lab) => lab.run(),
         #[cfg(feature = "laboratory")]

@@ -1,9 +1,15 @@
 //! The link and its two directions: configuration, state, and the list of effects that a packet walks
 //! through.
 
+#[cfg(feature = "planted-faults")]
+mod fault;
+
 use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
+
+#[cfg(feature = "planted-faults")]
+pub use fault::Fault;
 
 use crate::effect::{
     AnyEffect, BurstErrors, Copies, Delay, Effect, Encapsulation, GilbertElliott, ImpairmentCounters,
@@ -125,6 +131,8 @@ pub struct Direction {
     latest: Time,
     counters: Counters,
     impairment_counters: ImpairmentCounters,
+    #[cfg(feature = "planted-faults")]
+    fault: Option<Fault>,
 }
 
 /// The copies that arrive of a packet that is not lost.
@@ -161,9 +169,17 @@ impl Direction {
             latest: Time::ZERO,
             counters: Counters::default(),
             impairment_counters: ImpairmentCounters::default(),
+            #[cfg(feature = "planted-faults")]
+            fault: None,
         };
         direction.impair(&config.impairments, impairment_seed);
         direction
+    }
+
+    /// The same with something wrong in it.
+    #[cfg(feature = "planted-faults")]
+    pub fn with_fault(config: &DirectionConfig, seed: u64, fault: Fault) -> Self {
+        Self { fault: Some(fault), ..Self::new(&fault.misread(config), seed) }
     }
 
     /// Impairs the packets offered from now on in this way, in place of the way before, and counts them anew.
@@ -190,6 +206,15 @@ impl Direction {
     /// Why the packet is lost, if it is.
     #[inline]
     pub fn transmit(&mut self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
+        #[cfg(feature = "planted-faults")]
+        if let Some(fault) = self.fault {
+            return self.transmit_with(fault, now, bytes, ip_bytes);
+        }
+        self.carry(now, bytes, ip_bytes)
+    }
+
+    #[inline]
+    fn carry(&mut self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
         self.latest = self.latest.max(now);
         let mut packet = Transit::new(self.latest, bytes);
         for effect in &mut self.effects {
@@ -208,6 +233,34 @@ impl Direction {
             return Ok(Arrivals { departure: packet.departure, packet: packet_itself, duplicate: None });
         }
         Ok(self.impaired(&packet, ip_bytes))
+    }
+
+    #[cfg(feature = "planted-faults")]
+    fn transmit_with(
+        &mut self,
+        fault: Fault,
+        now: Time,
+        bytes: usize,
+        ip_bytes: usize,
+    ) -> Result<Arrivals, Cause> {
+        let number = self.counters.offered + 1;
+        if fault.idles_before(number) {
+            let mut nothing = Transit::new(self.latest.max(now), 100);
+            self.effects.iter_mut().for_each(|effect| effect.apply(&mut nothing));
+        }
+        if fault.spares(bytes) {
+            let is_loss = |effect: &AnyEffect| matches!(effect, AnyEffect::PacketErrors(_));
+            let index = self.effects.iter().position(is_loss);
+            let losses = index.map(|index| (index, self.effects.remove(index)));
+            let fate = self.carry(now, bytes, ip_bytes);
+            if let Some((index, losses)) = losses {
+                self.effects.insert(index, losses);
+            }
+            return fate;
+        }
+        let fate = self.carry(now, bytes, ip_bytes);
+        self.counters.offered += u64::from(fault.miscounts(number));
+        fault.tamper(number, bytes, fate)
     }
 
     #[inline(never)]

@@ -48,12 +48,15 @@ pub mod explicit;
 pub mod fuzzing;
 mod in_flight;
 pub mod ip;
+pub mod packet_log;
 pub mod pcap;
 mod profile;
 mod random;
 
 pub use conditions::Conditions;
 pub use counters::{Cause, Counters, Drops, Fate};
+#[cfg(feature = "planted-faults")]
+pub use direction::Fault;
 pub use direction::{
     Arrival, Arrivals, Direction, DirectionConfig, FULL_SIZE_PACKET, Link, LinkConfig,
     MIN_DEFAULT_QUEUE_PACKETS,

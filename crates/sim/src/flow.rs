@@ -20,7 +20,7 @@ pub(crate) struct Flow {
     /// In a flow that is carried in bundles they only measure the bytes that the nodes hold.
     pub(crate) splitters: Vec<Splitter>,
     pub(crate) bundle_nodes: Option<BundleNodes>,
-    written: u64,
+    pub(crate) written: u64,
     pub(crate) received: u64,
     pub(crate) last_byte_at: Option<Time>,
     pub(crate) ended: Option<(Time, End)>,

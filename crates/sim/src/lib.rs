@@ -17,13 +17,16 @@ mod network;
 mod observer;
 mod occupancy;
 mod packet;
+mod packet_log;
+mod recorder;
 mod results;
 pub mod scenario;
 pub mod sweep;
 mod trace;
 mod world;
 
-pub use observer::{Observer, OfferedPacket, Unobserved};
+pub use observer::{Observer, OfferedPacket, PacketStep, Unobserved};
+pub use packet_log::PacketLog;
 pub use results::{
     BundleResult, FlowOutcome, FlowResult, LegResult, LinkEndResult, LinkResult, RunResult, SplitterResult,
 };

@@ -1,11 +1,14 @@
 //! The directions of links, with the packets in flight.
 
 use bentpipe_link::agent::{self, Frame};
-use bentpipe_link::{Arrival, Arrivals, Cause, Counters, Direction, Fate, InFlight, Link};
+use bentpipe_link::{
+    Arrival, Arrivals, Cause, Counters, Direction, Fate, ImpairmentCounters, InFlight, Link,
+};
 use bentpipe_units::{ByteCount, Time};
 
 use crate::link_end::NearEnd;
 use crate::packet::Packet;
+use crate::recorder::{RecordedStep, Recorder};
 use crate::scenario::{Hop, LinkSpec};
 
 /// One direction of a link, with the packets that it will deliver.
@@ -16,14 +19,23 @@ pub(crate) struct Pipe {
     /// The link end in front of it, where something is at either end of the link. Then frames are on their
     /// way, and `in_flight` is empty.
     pub(crate) near: Option<Box<NearEnd>>,
+    /// Where an observer follows packets.
+    recorder: Option<Box<Recorder>>,
 }
 
 impl Pipe {
-    /// The two pipes of each link, forward before reverse.
-    pub(crate) fn of_links(links: &[LinkSpec], seed: impl Fn(usize) -> u64) -> Vec<Pipe> {
+    /// The two pipes of each link, forward before reverse. They record what becomes of each packet if
+    /// `recorded`.
+    pub(crate) fn of_links(links: &[LinkSpec], seed: impl Fn(usize) -> u64, recorded: bool) -> Vec<Pipe> {
         let pipes = |(index, link): (usize, &LinkSpec)| {
             let Link { forward, reverse } = Link::new(&link.config, seed(index));
-            let pipe = |direction, near| Pipe { direction, in_flight: InFlight::default(), near };
+            let recorder = || recorded.then(Box::default);
+            let pipe = |direction, near| Pipe {
+                direction,
+                in_flight: InFlight::default(),
+                near,
+                recorder: recorder(),
+            };
             let [first, second] = NearEnd::of_link(link);
             [pipe(forward, first), pipe(reverse, second)]
         };
@@ -44,26 +56,51 @@ impl Pipe {
     /// has changed that.
     pub(crate) fn offer(&mut self, now: Time, packet: Packet) -> (Fate, Option<Time>) {
         let bytes = packet.segment.ip_length();
-        let arrivals = self.direction.transmit(now, bytes, bytes);
+        let arrivals = self.transmit(now, bytes, bytes);
         launch(&mut self.in_flight, arrivals, packet, Packet::corrupted)
     }
 
     /// The next packet, if it has arrived; with it, when the one after it will.
     pub(crate) fn deliver(&mut self, now: Time) -> Option<(Packet, Option<Time>)> {
-        deliver(&mut self.in_flight, now)
+        let delivered = deliver(&mut self.in_flight, now);
+        if let (Some(recorder), Some((packet, _))) = (&mut self.recorder, &delivered) {
+            recorder.arrived(now, packet.segment.ip_length());
+        }
+        delivered
     }
 
     /// As [`offer`](Self::offer), on a link with something at its ends.
     pub(crate) fn offer_frame(&mut self, now: Time, frame: Frame<Packet>) -> (Fate, Option<Time>) {
         let ip_bytes = frame.packet().map_or(0, agent::Packet::ip_length);
-        let arrivals = self.direction.transmit(now, frame.length(), ip_bytes);
+        let arrivals = self.transmit(now, frame.length(), ip_bytes);
         let near = self.near.as_mut().expect("frames are sent by a link end");
         launch(&mut near.in_flight, arrivals, frame, |frame| frame.map_packet(Packet::corrupted))
     }
 
     /// As [`deliver`](Self::deliver), on a link with something at its ends.
     pub(crate) fn deliver_frame(&mut self, now: Time) -> Option<(Frame<Packet>, Option<Time>)> {
-        deliver(&mut self.near.as_mut()?.in_flight, now)
+        let delivered = deliver(&mut self.near.as_mut()?.in_flight, now);
+        if let (Some(recorder), Some((frame, _))) = (&mut self.recorder, &delivered) {
+            recorder.arrived(now, frame.length());
+        }
+        delivered
+    }
+
+    /// Lets the direction decide, and records it.
+    #[inline]
+    fn transmit(&mut self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
+        let Some(recorder) = &mut self.recorder else {
+            return self.direction.transmit(now, bytes, ip_bytes);
+        };
+        let queue = self.direction.backlog(now);
+        let arrivals = self.direction.transmit(now, bytes, ip_bytes);
+        recorder.offered(now, bytes, queue, &arrivals);
+        arrivals
+    }
+
+    /// The steps of packets since the last call, with their numbers and lengths.
+    pub(crate) fn take_steps(&mut self) -> impl Iterator<Item = RecordedStep> + '_ {
+        self.recorder.iter_mut().flat_map(|recorder| recorder.steps.drain(..))
     }
 
     /// The link end in front of it, if it has agents or an ARQ.
@@ -73,6 +110,10 @@ impl Pipe {
 
     pub(crate) fn counters(&self) -> &Counters {
         self.direction.counters()
+    }
+
+    pub(crate) fn impairment_counters(&self) -> &ImpairmentCounters {
+        self.direction.impairment_counters()
     }
 
     pub(crate) fn backlog(&self, now: Time) -> ByteCount {

@@ -1,6 +1,7 @@
 //! Observers of a running scenario.
 
-use bentpipe_link::{Counters, Fate};
+use bentpipe_link::packet_log::Step;
+use bentpipe_link::{Counters, Fate, ImpairmentCounters};
 use bentpipe_tcp::{Segment, Statistics, Variables};
 use bentpipe_units::{ByteCount, Time};
 
@@ -22,6 +23,21 @@ pub struct OfferedPacket<'a> {
     pub segment: &'a Segment,
     /// Its fate.
     pub fate: Fate,
+}
+
+/// A step of a packet over a link; on a link with agents, of any frame that a link end sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketStep {
+    /// Index of the link.
+    pub link: usize,
+    /// It goes from the link's first node to its second.
+    pub forward: bool,
+    /// Which of the packets offered to this direction it is, from 1 on.
+    pub number: u64,
+    /// IP bytes; of a frame of an ARQ, all.
+    pub bytes: usize,
+    /// The step.
+    pub step: Step,
 }
 
 /// Observes a run. Every method has a default that does nothing.
@@ -72,6 +88,34 @@ pub trait Observer {
     fn packet(&mut self, offered: &OfferedPacket<'_>) {
         let _ = offered;
     }
+
+    /// Whether it wants every step of every packet, and the sums at the end.
+    fn follows_packets(&self) -> bool {
+        false
+    }
+
+    /// A packet makes a step over a link.
+    fn step(&mut self, now: Time, step: &PacketStep) {
+        let _ = (now, step);
+    }
+
+    /// The run has ended: the counters of a direction of a link.
+    fn sums(
+        &mut self,
+        now: Time,
+        link: usize,
+        forward: bool,
+        counters: &Counters,
+        impairments: &ImpairmentCounters,
+    ) {
+        let _ = (now, link, forward, counters, impairments);
+    }
+
+    /// The run has ended: the bytes that the source's application of a flow has written, and the
+    /// destination's has received, and whether the flow has ended well. Not of flows in bundles.
+    fn application(&mut self, now: Time, flow: usize, [written, received]: [u64; 2], is_finished: bool) {
+        let _ = (now, flow, written, received, is_finished);
+    }
 }
 
 /// An observer that does nothing.
@@ -117,5 +161,28 @@ impl Observer for Vec<&mut dyn Observer> {
 
     fn packet(&mut self, offered: &OfferedPacket<'_>) {
         self.iter_mut().for_each(|observer| observer.packet(offered));
+    }
+
+    fn follows_packets(&self) -> bool {
+        self.iter().any(|observer| observer.follows_packets())
+    }
+
+    fn step(&mut self, now: Time, step: &PacketStep) {
+        self.iter_mut().for_each(|observer| observer.step(now, step));
+    }
+
+    fn sums(
+        &mut self,
+        now: Time,
+        link: usize,
+        forward: bool,
+        counters: &Counters,
+        impairments: &ImpairmentCounters,
+    ) {
+        self.iter_mut().for_each(|observer| observer.sums(now, link, forward, counters, impairments));
+    }
+
+    fn application(&mut self, now: Time, flow: usize, bytes: [u64; 2], is_finished: bool) {
+        self.iter_mut().for_each(|observer| observer.application(now, flow, bytes, is_finished));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bentpipe_link::Fate;
-use bentpipe_tcp::{Endpoint, Segment, State};
+use bentpipe_tcp::{End, Endpoint, Segment, State};
 use bentpipe_units::Time;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -16,8 +16,9 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use crate::events::{Alarm, Event, Events};
 use crate::flow::Flow;
 use crate::network::Pipe;
-use crate::observer::{Observer, OfferedPacket};
+use crate::observer::{Observer, OfferedPacket, PacketStep};
 use crate::packet::Packet;
+use crate::recorder::RecordedStep;
 use crate::results::{RunResult, collect};
 use crate::scenario::{FlowSpec, LegSpec, Scenario};
 use sharing::{SharedDirection, Slot};
@@ -29,6 +30,7 @@ const EVENTS_BETWEEN_LOOKS: u64 = 1 << 16;
 pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> RunResult {
     let mut world = World::new(scenario, seed, observer);
     world.run();
+    world.report_sums();
     let World { now, pipes, endpoints, flows, handled, .. } = &world;
     collect(scenario, seed, *now, *handled, pipes, endpoints, flows)
 }
@@ -38,6 +40,7 @@ pub(crate) struct World<'a> {
     scenario: &'a Scenario,
     observer: &'a mut dyn Observer,
     watches_packets: bool,
+    follows_packets: bool,
     now: Time,
     end: Time,
     events: Events,
@@ -70,12 +73,13 @@ impl<'a> World<'a> {
         let mut world = World {
             scenario,
             watches_packets: observer.watches_packets(),
+            follows_packets: observer.follows_packets(),
+            pipes: Pipe::of_links(&scenario.links, |index| link_seeds[index], observer.follows_packets()),
             observer,
             now: Time::ZERO,
             end: Time::ZERO + scenario.duration,
             events: Events::default(),
             handled: 0,
-            pipes: Pipe::of_links(&scenario.links, |index| link_seeds[index]),
             delivered: VecDeque::new(),
             endpoints: Vec::new(),
             attachments: Vec::new(),
@@ -147,6 +151,7 @@ impl<'a> World<'a> {
             // A packet that has overtaken the one of this event had an event of its own.
             return self.events.remove_first();
         };
+        self.report_steps(pipe);
         match next {
             Some(at) => self.events.reschedule_first(at),
             None => self.events.remove_first(),
@@ -245,6 +250,7 @@ impl<'a> World<'a> {
         if let Some(next) = next {
             self.events.schedule(next, Event::Arrival(pipe));
         }
+        self.report_steps(pipe);
         if self.watches_packets {
             self.report(pipe, &packet.segment, packet.from, fate);
         }
@@ -256,6 +262,36 @@ impl<'a> World<'a> {
         let offered =
             OfferedPacket { now: self.now, link, forward, flow, endpoint: from as usize, segment, fate };
         self.observer.packet(&offered);
+    }
+
+    #[inline]
+    fn report_steps(&mut self, pipe: u32) {
+        if self.follows_packets {
+            self.report_recorded_steps(pipe);
+        }
+    }
+
+    #[inline(never)]
+    fn report_recorded_steps(&mut self, pipe: u32) {
+        let (link, forward) = (pipe as usize / 2, pipe.is_multiple_of(2));
+        for RecordedStep { number, bytes, step } in self.pipes[pipe as usize].take_steps() {
+            self.observer.step(self.now, &PacketStep { link, forward, number, bytes, step });
+        }
+    }
+
+    /// At the end of the run.
+    fn report_sums(&mut self) {
+        if !self.follows_packets {
+            return;
+        }
+        for (index, pipe) in self.pipes.iter().enumerate() {
+            let (link, forward) = (index / 2, index.is_multiple_of(2));
+            self.observer.sums(self.now, link, forward, pipe.counters(), pipe.impairment_counters());
+        }
+        for (index, flow) in self.flows.iter().enumerate().filter(|(_, flow)| flow.bundle_nodes.is_none()) {
+            let is_finished = flow.ended.is_some_and(|(_, end)| end == End::Finished);
+            self.observer.application(self.now, index, [flow.written, flow.received], is_finished);
+        }
     }
 
     fn sample(&mut self) {

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use bentpipe_link::agent::{Frame, Packet};
+use bentpipe_link::packet_log::{Crossing, Step};
 use bentpipe_link::{Arrival, Cause, InFlight, IpPacket};
 use bentpipe_units::Time;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 use crate::clock::{Clock, timespec};
 use crate::end::End;
 use crate::forwarder_state::ForwarderState;
-use crate::recorder::{Recorder, Step};
+use crate::recorder::Recorder;
 use crate::signals;
 use crate::tun::Tun;
 use crate::waker::{Stop, Waker};
@@ -59,12 +60,7 @@ struct Transmission {
     frame: Frame<IpPacket>,
     /// Which of the frames that were offered to the link it is, from 1 on.
     number: u64,
-    /// When it was offered.
-    entered: Time,
-    /// When its last bit left the transmitter.
-    departure: Time,
-    /// The second copy of a frame that was duplicated.
-    is_duplicate: bool,
+    crossing: Crossing,
 }
 
 impl Buffers {
@@ -86,8 +82,12 @@ impl Forwarder {
         while !self.stop.is_asked() {
             if let Err(errno) = self.step().or_else(ignore_interruption) {
                 let _ = self.state.failure.set(errno);
-                return;
+                break;
             }
+        }
+        if let Some(recorder) = &self.recorder {
+            let impairments = *self.state.direction().impairment_counters();
+            recorder.end(self.clock.now(), self.state.counters(), impairments);
         }
     }
 
@@ -138,15 +138,21 @@ impl Forwarder {
                     continue;
                 }
             };
-            let departure = arrivals.departure;
+            let mut launch = |frame, copy: Arrival, is_duplicate| {
+                let crossing = Crossing {
+                    entered,
+                    departure: arrivals.departure,
+                    due: copy.at,
+                    is_corrupted: copy.flipped_bit.is_some(),
+                    is_duplicate,
+                };
+                let transmission = Transmission { frame: corrupt(frame, copy), number, crossing };
+                self.buffers.in_flight.launch(copy.at, transmission);
+            };
             if let Some(copy) = arrivals.duplicate {
-                let frame = corrupt(frame.clone(), copy);
-                let duplicate = Transmission { frame, number, entered, departure, is_duplicate: true };
-                self.buffers.in_flight.launch(copy.at, duplicate);
+                launch(frame.clone(), copy, true);
             }
-            let frame = corrupt(frame, arrivals.packet);
-            let transmission = Transmission { frame, number, entered, departure, is_duplicate: false };
-            self.buffers.in_flight.launch(arrivals.packet.at, transmission);
+            launch(frame, arrivals.packet, false);
         }
     }
 
@@ -154,7 +160,8 @@ impl Forwarder {
     /// writing the packets that it delivers takes as long as their way through the far kernel.
     fn deliver_due(&mut self) {
         while let Some((due, transmission)) = self.buffers.in_flight.pop_due(self.clock.now()) {
-            let Transmission { frame, number, entered, departure, is_duplicate } = transmission;
+            let Transmission { frame, number, crossing } = transmission;
+            let Crossing { departure, is_duplicate, .. } = crossing;
             let (now, bytes) = (self.clock.now(), frame.length());
             if self.state.outages.cover(departure) {
                 if !is_duplicate {
@@ -166,7 +173,7 @@ impl Forwarder {
             if !is_duplicate {
                 self.state.count_arrived(bytes);
             }
-            self.record(now, number, bytes, Step::Arrived { delay: now - entered, is_duplicate });
+            self.record(now, number, bytes, Step::Arrived(crossing));
             self.far.inbound(frame, &mut self.buffers.to_host);
             self.write_all();
             self.state.lateness.record(self.clock.now() - due);

@@ -9,33 +9,28 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use bentpipe_link::{Cause, LinkConfig, pcap};
+use bentpipe_link::packet_log::{self, Crossing, Row, Step};
+use bentpipe_link::{LinkConfig, pcap};
 use bentpipe_units::{Rate, Time};
 
-use crate::recorder::{Event, Heading, Recorder, Step};
+use crate::recorder::{Event, Heading, Recorder};
 use crate::{Error, Result, signals};
 
 /// Reports that wait to be written; with full-size packets 25 MB.
 const BACKLOG: usize = 16_384;
 
-/// The header of [`PacketFiles::log`].
-const COLUMNS: &str = "time_s,direction,event,packet,bytes,queue_bytes,delay_s";
+/// What the link is called in the log.
+const LINK: &str = "link";
 
 /// Files about the packets of a link; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PacketFiles {
-    /// CSV, a row for each step of each packet; both directions. Where agents are at the ends of the link,
-    /// their frames are what is logged.
+    /// A row for each step of each packet, both directions, and the counters at the end:
+    /// [`bentpipe_link::packet_log`]. The directions are `down`, to the terminal, and `up`, the link is
+    /// `link`. Where agents are at its ends, their frames are what is logged.
     ///
-    /// | column | meaning |
-    /// |---|---|
-    /// | `time_s` | seconds since the link began |
-    /// | `direction` | `down`, to the terminal, or `up` |
-    /// | `event` | `enter`: came to the transmitter; `arrive`; `duplicate`: arrived once more; or why it was lost: `queue_full`, `outage`, `burst_error`, `packet_error` |
-    /// | `packet` | number of the packet in its direction, from 1 on |
-    /// | `bytes` | of the packet |
-    /// | `queue_bytes` | with `enter`: bytes that wait before it or are being sent |
-    /// | `delay_s` | with `arrive` and `duplicate`: seconds since `enter` |
+    /// If rows are missing because the file could not be written as fast as packets came, the last row has the
+    /// event `missing`, and their number in the column `packet`.
     pub log: Option<PathBuf>,
     /// The direction to the terminal in the format of mahimahi's `--downlink-log`; times in milliseconds.
     pub down_log: Option<PathBuf>,
@@ -74,9 +69,10 @@ impl PacketWriter {
             packets: files.pcap.is_some(),
         };
         let recorders = [Heading::Down, Heading::Up].map(|heading| Some(recorder(heading)));
+        let missing = Arc::clone(&missed);
         let thread = thread::spawn(move || {
             signals::block_all();
-            write_all(outputs, &receiver)
+            write_all(outputs, &receiver, &missing)
         });
         Ok((Self { thread: Some(thread), missed }, recorders))
     }
@@ -125,7 +121,7 @@ fn outputs(files: &PacketFiles, config: &LinkConfig) -> Result<Vec<Output>> {
     wanted.into_iter().filter_map(|(path, format)| Some(Output::create(path.as_ref()?, format))).collect()
 }
 
-fn write_all(mut outputs: Vec<Output>, events: &Receiver<Event>) -> Result<()> {
+fn write_all(mut outputs: Vec<Output>, events: &Receiver<Event>, missed: &AtomicU64) -> Result<()> {
     loop {
         let event = match events.try_recv() {
             Ok(event) => event,
@@ -140,6 +136,10 @@ fn write_all(mut outputs: Vec<Output>, events: &Receiver<Event>) -> Result<()> {
             }
         };
         outputs.iter_mut().try_for_each(|output| output.event(&event))?;
+    }
+    let missed = missed.load(Ordering::Relaxed);
+    if missed > 0 {
+        outputs.iter_mut().try_for_each(|output| output.missing(missed))?;
     }
     outputs.iter_mut().try_for_each(Output::flush)
 }
@@ -158,13 +158,21 @@ impl Output {
         self.write(event).map_err(|source| Error::PacketFile { path: self.path.clone(), source })
     }
 
+    fn missing(&mut self, rows: u64) -> Result<()> {
+        let written = match self.format {
+            Format::Csv => writeln!(self.file, "{}", packet_log::missing(rows)),
+            Format::Mahimahi { .. } | Format::Pcap => Ok(()),
+        };
+        written.map_err(|source| Error::PacketFile { path: self.path.clone(), source })
+    }
+
     fn flush(&mut self) -> Result<()> {
         self.file.flush().map_err(|source| Error::PacketFile { path: self.path.clone(), source })
     }
 
     fn header(&mut self) -> io::Result<()> {
         match &self.format {
-            Format::Csv => writeln!(self.file, "{COLUMNS}"),
+            Format::Csv => writeln!(self.file, "{}", packet_log::COLUMNS),
             Format::Pcap => self.file.write_all(&pcap::file_header()),
             Format::Mahimahi { heading, .. } => {
                 let link = if *heading == Heading::Down { "downlink" } else { "uplink" };
@@ -178,7 +186,13 @@ impl Output {
     fn write(&mut self, event: &Event) -> io::Result<()> {
         match (&mut self.format, event) {
             (Format::Csv, Event::Frame { at, heading, number, bytes, step }) => {
-                writeln!(self.file, "{}", csv_row(*at, *heading, *number, *bytes, *step))
+                let direction = direction(*heading);
+                let row = Row { at: *at, link: LINK, direction, number: *number, bytes: *bytes, step: *step };
+                writeln!(self.file, "{row}")
+            }
+            (Format::Csv, Event::End { at, heading, counters, impairments }) => {
+                let rows = packet_log::sums(*at, LINK, direction(*heading), counters, impairments);
+                self.file.write_all(rows.as_bytes())
             }
             (
                 Format::Mahimahi { heading, opportunities },
@@ -217,31 +231,15 @@ fn write_mahimahi(at: Time, bytes: usize, step: Step, file: &mut impl Write) -> 
     match step {
         Step::Entered { .. } => writeln!(file, "{ms} + {bytes}"),
         Step::Lost(_) => writeln!(file, "{ms} d 1 {bytes}"),
-        Step::Arrived { is_duplicate: true, .. } => Ok(()),
-        Step::Arrived { delay, .. } => writeln!(file, "{ms} - {bytes} {}", delay.as_millis()),
-    }
-}
-
-fn csv_row(at: Time, heading: Heading, number: u64, bytes: usize, step: Step) -> String {
-    let direction = if heading == Heading::Down { "down" } else { "up" };
-    let (event, queue, delay) = match step {
-        Step::Entered { queue } => ("enter", queue.get().to_string(), String::new()),
-        Step::Lost(cause) => (lost(cause), String::new(), String::new()),
-        Step::Arrived { delay, is_duplicate } => {
-            let event = if is_duplicate { "duplicate" } else { "arrive" };
-            (event, String::new(), format!("{:.6}", delay.as_secs_f64()))
+        Step::Arrived(Crossing { is_duplicate: true, .. }) => Ok(()),
+        Step::Arrived(Crossing { entered, .. }) => {
+            writeln!(file, "{ms} - {bytes} {}", (at - entered).as_millis())
         }
-    };
-    format!("{:.6},{direction},{event},{number},{bytes},{queue},{delay}", at.as_secs_f64())
+    }
 }
 
-fn lost(cause: Cause) -> &'static str {
-    match cause {
-        Cause::QueueFull => "queue_full",
-        Cause::Outage => "outage",
-        Cause::BurstError => "burst_error",
-        Cause::PacketError => "packet_error",
-    }
+fn direction(heading: Heading) -> &'static str {
+    if heading == Heading::Down { "down" } else { "up" }
 }
 
 fn since_1970(at: SystemTime) -> Duration {
@@ -251,24 +249,17 @@ fn since_1970(at: SystemTime) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bentpipe_link::Cause;
     use bentpipe_units::ByteCount;
 
     const AT: Time = Time::from_nanos(1_234_567_890);
-    const ARRIVED: Step = Step::Arrived { delay: Duration::from_millis(300), is_duplicate: false };
-
-    #[test]
-    fn a_row_has_a_field_for_each_column() {
-        let queue = ByteCount::new(3000);
-        for (step, expected) in [
-            (Step::Entered { queue }, "1.234568,down,enter,7,1500,3000,"),
-            (Step::Lost(Cause::QueueFull), "1.234568,down,queue_full,7,1500,,"),
-            (ARRIVED, "1.234568,down,arrive,7,1500,,0.300000"),
-        ] {
-            let row = csv_row(AT, Heading::Down, 7, 1500, step);
-            assert_eq!(row, expected);
-            assert_eq!(row.split(',').count(), COLUMNS.split(',').count());
-        }
-    }
+    const ARRIVED: Step = Step::Arrived(Crossing {
+        entered: Time::from_nanos(934_567_890),
+        departure: AT,
+        due: AT,
+        is_corrupted: false,
+        is_duplicate: false,
+    });
 
     #[test]
     fn mahimahis_lines_are_in_milliseconds_with_what_each_could_have_carried() {

@@ -1,10 +1,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use bentpipe_link::Cause;
-use bentpipe_units::{ByteCount, Time};
+use bentpipe_link::packet_log::Step;
+use bentpipe_link::{Counters, ImpairmentCounters};
+use bentpipe_units::Time;
 
 /// A direction of the link, as the terminal sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,17 +16,6 @@ pub(crate) enum Heading {
     Up,
 }
 
-/// A frame's step over the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// It came to the transmitter, where this much was waiting or being sent.
-    Entered { queue: ByteCount },
-    /// It will not arrive, or was not even sent.
-    Lost(Cause),
-    /// It has crossed the link, in this time; the second time if it is a duplicate.
-    Arrived { delay: Duration, is_duplicate: bool },
-}
-
 /// What a recorder reports.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event {
@@ -33,6 +23,8 @@ pub(crate) enum Event {
     Frame { at: Time, heading: Heading, number: u64, bytes: usize, step: Step },
     /// The terminal has sent or received an IP packet.
     Packet { at: SystemTime, packet: Vec<u8> },
+    /// A direction has carried its last frame.
+    End { at: Time, heading: Heading, counters: Counters, impairments: ImpairmentCounters },
 }
 
 /// Reports what a forwarder does to the thread that writes it down. It never waits: where that thread does
@@ -52,6 +44,14 @@ impl Recorder {
     pub(crate) fn frame(&self, at: Time, number: u64, bytes: usize, step: Step) {
         if self.frames {
             self.report(Event::Frame { at, heading: self.heading, number, bytes, step });
+        }
+    }
+
+    /// Nothing follows. Waits until there is room for it: a log without its sums is not complete.
+    pub(crate) fn end(&self, at: Time, counters: Counters, impairments: ImpairmentCounters) {
+        let heading = self.heading;
+        if self.frames && self.events.send(Event::End { at, heading, counters, impairments }).is_err() {
+            self.missed.fetch_add(1, Ordering::Relaxed);
         }
     }
 

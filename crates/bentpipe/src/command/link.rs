@@ -127,7 +127,8 @@ pub(crate) struct Link {
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1s",
           value_parser = read_interval)]
     interval: Option<Duration>,
-    /// Log each step of each packet to a CSV file (columns: docs/guides/mahimahi.md).
+    /// Log each step of each packet to a CSV file (columns: docs/results.md), which bentpipe
+    /// verify checks.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Log the direction from the command in mahimahi's format.

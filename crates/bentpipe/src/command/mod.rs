@@ -31,6 +31,8 @@ pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod upgrade;
+#[cfg(feature = "laboratory")]
+pub(crate) mod verify;
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};

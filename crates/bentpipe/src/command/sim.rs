@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use bentpipe_lab::on_kernel;
 use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::sweep::{Job, Plan, Run, Sweep};
-use bentpipe_sim::{Observer, RunResult, Trace};
+use bentpipe_sim::{Observer, PacketLog, RunResult, Trace};
 use bentpipe_testbed::require;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -50,6 +50,10 @@ pub(crate) struct Sim {
     /// Write every packet too, one LINK.pcap for each link, for Wireshark and tcpdump.
     #[arg(long, requires = "trace")]
     packets: bool,
+    /// Log each step of each packet on each link to a CSV file, which bentpipe verify checks against the
+    /// scenario. Of one run only.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// Print one JSON document instead of the tables.
     #[arg(long)]
     json: bool,
@@ -82,6 +86,12 @@ impl Sim {
         if self.on == World::Kernel {
             self.prepare_kernel(&plan)?;
         }
+        ensure!(
+            self.log.is_none() || plan.len() == 1,
+            "--log is for one run, and these are {}: leave out --seeds and sweeps, also that of the file (--set \
+             KEY=VALUE replaces it)",
+            plan.len()
+        );
         let runs = self.run_all(&plan)?;
         let title = plan.scenario(&plan.points()[0])?.title;
         if self.json {
@@ -101,8 +111,9 @@ impl Sim {
     /// Checks all points before the first one runs, and says what the kernel does otherwise.
     fn prepare_kernel(&self, plan: &Plan<'_>) -> anyhow::Result<()> {
         ensure!(
-            !self.packets,
-            "--packets is written in virtual time only: on the kernel, capture with tcpdump, or leave it out"
+            !self.packets && self.log.is_none(),
+            "--packets and --log are written in virtual time only: on the kernel, capture with tcpdump, or leave \
+             them out"
         );
         require(super::laboratory::TOPOLOGY_NEEDS).context(
             "the scenario cannot run on the kernel here; --on sim, the default, runs it in virtual time",
@@ -140,9 +151,12 @@ impl Sim {
         });
         let begin = |directory: &PathBuf| Trace::create(directory, &job.scenario, self.packets);
         let mut writer = trace.as_ref().map(begin).transpose()?;
+        let begin_log = |path: &PathBuf| PacketLog::create(path, &job.scenario);
+        let mut log = self.log.as_ref().map(begin_log).transpose()?;
         let mut watch = Watch::new(meter, &job.scenario);
         let mut observers: Vec<&mut dyn Observer> = vec![&mut watch];
         observers.extend(writer.as_mut().map(|writer| writer as &mut dyn Observer));
+        observers.extend(log.as_mut().map(|log| log as &mut dyn Observer));
         let started = Instant::now();
         let result = match self.on {
             World::Sim => bentpipe_sim::run(&job.scenario, job.seed, &mut observers),
@@ -153,6 +167,9 @@ impl Sim {
         if let Some(writer) = writer {
             let incomplete = || format!("the trace of run {} is not complete", job.number + 1);
             writer.finish().with_context(incomplete)?;
+        }
+        if let Some((log, path)) = log.zip(self.log.as_ref()) {
+            log.finish(path)?;
         }
         Ok(Outcome { result, wall, trace })
     }

@@ -16,3 +16,4 @@ mod openwrt;
 mod radius_cli;
 mod results_doc;
 mod sim_cli;
+mod verify_cli;

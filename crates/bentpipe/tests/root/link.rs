@@ -12,6 +12,7 @@ use bentpipe_testbed::{Namespace, Need, require, with_file};
 
 const GREETING: &str = "hello from the caller\n";
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides/mahimahi.md");
+const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results.md");
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn missing() -> bool {
@@ -28,16 +29,21 @@ fn missing() -> bool {
 
 /// A host that forwards, with an HTTP server on port 8080.
 fn caller() -> Namespace {
+    caller_with(GREETING.to_owned())
+}
+
+/// The same with another text.
+fn caller_with(content: String) -> Namespace {
     let caller = Namespace::new("caller").unwrap();
     caller.sysctl("net.ipv4.ip_forward", "1").unwrap();
     let listener = caller.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8080))).unwrap().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
+            let (mut stream, content) = (stream.unwrap(), content.clone());
             thread::spawn(move || {
                 let _ = stream.read(&mut [0; 4096]);
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", GREETING.len());
-                let _ = stream.write_all((head + GREETING).as_bytes());
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", content.len());
+                let _ = stream.write_all((head + &content).as_bytes());
             });
         }
     });
@@ -229,10 +235,40 @@ fn up_and_down_have_rates_of_their_own_and_the_log_tells_each_packet() {
     // Packets may be late on a busy machine, never early.
     assert!(up.iter().all(|delay| *delay >= 0.05) && up.iter().any(|delay| *delay < 0.15), "{up:?}");
     assert!(down.iter().all(|delay| *delay >= 0.15), "{down:?}");
-    let guide = std::fs::read_to_string(GUIDE).unwrap();
+    let page = std::fs::read_to_string(RESULTS).unwrap();
     for column in log.lines().next().unwrap().split(',') {
-        assert!(guide.contains(&format!("\n| `{column}` |")), "{column} is not in the guide");
+        assert!(page.contains(&format!("\n| `{column}` |")), "{column} is not in docs/results.md");
     }
+}
+
+#[test]
+fn what_the_link_does_to_real_packets_is_as_its_options_say() {
+    if missing() {
+        return;
+    }
+    let (caller, folder) = (caller_with("x".repeat(1_000_000)), tempfile::tempdir().unwrap());
+    let link = "[[link]]\nname = \"link\"\nrate = \"8Mbit/s\"\ndelay = \"30ms\"\nqueue = \"20kB\"\nper = \"1%\"\n\
+                duplicate = \"2%\"\nreorder = \"2%\"\nreorder_by = \"3ms\"\n\
+                outages = [{ start = \"1.5s\", duration = \"200ms\" }]\n\
+                reverse = { rate = \"1Mbit/s\", delay = \"20ms\" }\n";
+    std::fs::write(folder.path().join("link.toml"), link).unwrap();
+    std::fs::write(folder.path().join("outages.csv"), "start_s,duration_s\n1.5,0.2\n").unwrap();
+    let line = "bentpipe link --down-rate 8M --down-delay 30ms --up-rate 1M --up-delay 20ms --queue 20kB --per 1% \
+                --duplicate 2% --reorder 2% --reorder-by 3ms --outages outages.csv --log log.csv --internet -- \
+                sh -c 'curl -s --max-time 15 http://$BENTPIPE_BASE:8080/ | wc -c; sleep 0.5'";
+    let output = run(&caller, folder.path(), line, "");
+    assert!(output.status.success(), "{output:?}");
+    // A machine as busy as this one may be late; all else is exact.
+    let verify = "bentpipe verify log.csv link.toml --late 2s";
+    let output = run(&caller, folder.path(), verify, "");
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.ends_with("all as the scenario says\n"), "{output:?}");
+    let packets: u64 = said.split(' ').next().unwrap().parse().unwrap();
+    assert!(packets > 500, "{said}");
+    let wrong = "bentpipe verify log.csv link.toml --late 2s --set link.link.delay=30.001ms";
+    let output = run(&caller, folder.path(), wrong, "");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stdout).contains("link forward: delay: packet 1 "), "{output:?}");
 }
 
 #[test]

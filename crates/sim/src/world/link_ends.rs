@@ -33,6 +33,7 @@ impl World<'_> {
         let Some((frame, next)) = self.pipes[pipe as usize].deliver_frame(now) else {
             return self.events.remove_first();
         };
+        self.report_steps(pipe);
         match next {
             Some(at) => self.events.reschedule_first(at),
             None => self.events.remove_first(),
@@ -83,6 +84,7 @@ impl World<'_> {
         if let Some(next) = next {
             self.events.schedule(next, Event::Frame(pipe));
         }
+        self.report_steps(pipe);
         if let Some(packet) = packet {
             self.report(pipe, &packet.segment, packet.from, fate);
         }
