@@ -45,6 +45,18 @@ pub struct Config {
     /// arrived (the idea of RFC 8985, for paths that do not reorder). Without it a retransmission that is
     /// lost waits for the timer (RFC 6675).
     pub lost_retransmissions: bool,
+    /// RACK sends a probe when the end of a flight is not acknowledged (RFC 8985 §7).
+    pub tail_loss_probe: bool,
+    /// After a timeout RACK finds out by new data whether something was lost (F-RTO, RFC 5682, §3.1).
+    pub forward_rto: bool,
+    /// RACK takes a reduction of the window back that was spurious, by timestamps (RFC 3522, RFC 4015) or by
+    /// D-SACK (RFC 3708).
+    pub undo: bool,
+    /// The receiver reports what has arrived twice (RFC 2883), and RACK uses such reports.
+    pub duplicate_sack: bool,
+    /// CUBIC leaves slow start when the spacing of acknowledgements or their delay says that the path is full
+    /// (HyStart: Ha and Rhee 2011).
+    pub hystart: bool,
     /// RFC 896: a short segment waits while data is in flight.
     pub nagle: bool,
     /// The window goes back to the initial one after an idle timeout (RFC 5681 §4.1).
@@ -86,6 +98,11 @@ impl Default for Config {
             limited_transmit: true,
             proportional_rate_reduction: true,
             lost_retransmissions: false,
+            tail_loss_probe: false,
+            forward_rto: false,
+            undo: false,
+            duplicate_sack: false,
+            hystart: false,
             nagle: true,
             restart_after_idle: true,
             byte_counting_limit: Some(2),
@@ -122,6 +139,19 @@ impl Config {
             byte_counting_limit: None,
             congestion: Algorithm::Cubic,
             ..Self::default()
+        }
+    }
+
+    /// What Linux does today, loss recovery included.
+    pub fn linux_stock() -> Self {
+        Self {
+            recovery: Recovery::Rack,
+            tail_loss_probe: true,
+            forward_rto: true,
+            undo: true,
+            duplicate_sack: true,
+            hystart: true,
+            ..Self::linux()
         }
     }
 
@@ -185,6 +215,7 @@ mod tests {
     fn the_defaults_are_valid() {
         assert_eq!(Config::default().check(), Ok(()));
         assert_eq!(Config::linux().check(), Ok(()));
+        assert_eq!(Config::linux_stock().check(), Ok(()));
     }
 
     #[test]

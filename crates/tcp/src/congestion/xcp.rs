@@ -205,7 +205,10 @@ mod tests {
 
     /// A window of ten segments.
     fn sender(sender: XcpSender) -> Xcp {
-        Xcp::new(Parameters { mss: MSS, initial_window: 10 * MSS, byte_counting_limit: None }, sender)
+        Xcp::new(
+            Parameters { mss: MSS, initial_window: 10 * MSS, byte_counting_limit: None, hystart: false },
+            sender,
+        )
     }
 
     fn at(ms: u64) -> Time {

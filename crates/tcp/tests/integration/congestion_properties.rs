@@ -92,7 +92,7 @@ proptest! {
         byte_counting_limit in proptest::option::of(any::<u32>()),
         events in proptest::collection::vec(event(), 1..200),
     ) {
-        let mut control = algorithm.build(Parameters { mss, initial_window, byte_counting_limit });
+        let mut control = algorithm.build(Parameters { mss, initial_window, byte_counting_limit, hystart: false });
         for event in events {
             let before = control.cwnd();
             match &event {
