@@ -38,7 +38,7 @@ pub struct Config {
     pub ack_every: u32,
     /// RFC 3042: a new segment for each of the first two duplicate acknowledgements.
     pub limited_transmit: bool,
-    /// RFC 9937: SACK recovery spreads the reduction of the window over a round trip. Without it the sender
+    /// RFC 9937: SACK recovery and RACK spread the reduction of the window over a round trip. Without it the sender
     /// is silent until half its flight has arrived (RFC 6675).
     pub proportional_rate_reduction: bool,
     /// SACK recovery takes a retransmission for lost, and sends again, when something that left later has
@@ -57,6 +57,10 @@ pub struct Config {
     /// CUBIC leaves slow start when the spacing of acknowledgements or their delay says that the path is full
     /// (HyStart: Ha and Rhee 2011).
     pub hystart: bool,
+    /// CUBIC grows as Linux' does, not as RFC 9438 says: as if it were a Reno it gains about half a segment in a
+    /// round trip for ever (α = 9/17), and a twentieth of the window at the least before it knows a plateau; and a
+    /// loss leaves whole segments.
+    pub linux_cubic: bool,
     /// RFC 896: a short segment waits while data is in flight.
     pub nagle: bool,
     /// The window goes back to the initial one after an idle timeout (RFC 5681 §4.1).
@@ -103,6 +107,7 @@ impl Default for Config {
             undo: false,
             duplicate_sack: false,
             hystart: false,
+            linux_cubic: false,
             nagle: true,
             restart_after_idle: true,
             byte_counting_limit: Some(2),
@@ -151,6 +156,7 @@ impl Config {
             undo: true,
             duplicate_sack: true,
             hystart: true,
+            linux_cubic: true,
             ..Self::linux()
         }
     }

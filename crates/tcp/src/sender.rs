@@ -750,6 +750,7 @@ fn parameters(config: &Config, mss: u64, syn_repeated: bool) -> Parameters {
         initial_window: segments * mss,
         byte_counting_limit: config.byte_counting_limit,
         hystart: config.hystart,
+        linux_cubic: config.linux_cubic,
     }
 }
 

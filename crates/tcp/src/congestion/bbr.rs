@@ -11,6 +11,7 @@ use std::time::Duration;
 use bentpipe_units::{Rate, Time};
 
 use self::filters::{Aggregation, MaxFilter};
+use super::slow_start::MAX_WINDOW;
 use super::{Acked, CongestionControl, Delivery, NO_SSTHRESH, Parameters, Phase};
 
 /// 2/ln 2: with this gain the rate doubles in each round trip.
@@ -82,7 +83,7 @@ pub struct Bbr {
 impl Bbr {
     /// A controller for a new connection.
     pub fn new(parameters: Parameters) -> Self {
-        let initial_window = parameters.initial_window.max(parameters.mss);
+        let initial_window = parameters.initial_window.max(parameters.mss).min(MAX_WINDOW as u64);
         let mut bbr = Self {
             mss: parameters.mss,
             initial_window,
@@ -114,7 +115,8 @@ impl Bbr {
     }
 
     fn begin_pacing(&mut self, rtt: Duration) {
-        self.pacing_rate = HIGH_GAIN * MARGIN * self.initial_window as f64 / rtt.as_secs_f64();
+        self.pacing_rate =
+            HIGH_GAIN * MARGIN * self.initial_window as f64 / rtt.max(INITIAL_RTT).as_secs_f64();
     }
 
     /// The pace, bytes of payload per second.
@@ -134,13 +136,13 @@ impl Bbr {
     /// So many bandwidth–delay products, bytes; the initial window before there is one.
     fn bdp(&self, gain: f64) -> u64 {
         let Some(min_rtt) = self.min_rtt else { return self.initial_window };
-        let bytes = gain * self.bandwidth.max() * min_rtt.as_secs_f64();
+        let bytes = (gain * self.bandwidth.max() * min_rtt.as_secs_f64()).min(MAX_WINDOW);
         (bytes / self.mss as f64).ceil() as u64 * self.mss
     }
 
     /// With what the host and the probing need beside it.
     fn with_quanta(&self, window: u64) -> u64 {
-        let segments = (window / self.mss + QUANTA).next_multiple_of(2);
+        let segments = (window.min(MAX_WINDOW as u64) / self.mss + QUANTA).next_multiple_of(2);
         let probing = if self.mode == Mode::ProbeBandwidth && self.cycle == 0 { 2 } else { 0 };
         (segments + probing) * self.mss
     }
@@ -151,7 +153,7 @@ impl Bbr {
 
     fn update_bandwidth(&mut self, delivery: &Delivery) {
         self.round_start = false;
-        let Some(sample) = delivery.sample else { return };
+        let Some(sample) = delivery.sample.filter(|sample| !sample.interval.is_zero()) else { return };
         if sample.prior_delivered >= self.next_round_delivered {
             self.next_round_delivered = delivery.delivered;
             self.rounds += 1;
@@ -267,22 +269,24 @@ impl Bbr {
     fn update_window(&mut self, delivery: &Delivery) {
         if delivery.bytes > 0 && !self.follow_repair(delivery) {
             let extra = if self.is_full { self.aggregation.extra(self.bandwidth.max()) } else { 0 };
-            let target = self.with_quanta(self.bdp(self.gains().1) + extra);
+            let target = self.with_quanta(self.bdp(self.gains().1).saturating_add(extra));
             if self.is_full {
-                self.cwnd = (self.cwnd + delivery.bytes).min(target);
+                self.cwnd = self.cwnd.saturating_add(delivery.bytes).min(target);
             } else if self.cwnd < target || delivery.delivered < self.initial_window {
-                self.cwnd += delivery.bytes;
+                self.cwnd = self.cwnd.saturating_add(delivery.bytes);
             }
             self.cwnd = self.cwnd.max(MIN_WINDOW * self.mss);
         }
         if self.mode == Mode::ProbeRtt {
             self.cwnd = self.cwnd.min(MIN_WINDOW * self.mss);
         }
+        self.cwnd = self.cwnd.min(MAX_WINDOW as u64);
     }
 
     /// In a repair: what arrives is replaced in its first round, and afterwards the window comes back. True
     /// where that is all.
     fn follow_repair(&mut self, delivery: &Delivery) -> bool {
+        let conserved = delivery.in_flight.saturating_add(delivery.bytes).max(self.mss);
         if delivery.lost > 0 {
             self.cwnd = self.cwnd.saturating_sub(delivery.lost).max(self.mss);
         }
@@ -290,13 +294,13 @@ impl Bbr {
         if delivery.phase == Phase::Recovery && before != Phase::Recovery {
             self.conserves_packets = true;
             self.next_round_delivered = delivery.delivered;
-            self.cwnd = delivery.in_flight + delivery.bytes;
+            self.cwnd = conserved;
         } else if before != Phase::Open && delivery.phase == Phase::Open {
             self.cwnd = self.cwnd.max(self.prior_cwnd);
             self.conserves_packets = false;
         }
         if self.conserves_packets {
-            self.cwnd = self.cwnd.max(delivery.in_flight + delivery.bytes);
+            self.cwnd = self.cwnd.max(conserved);
         }
         self.conserves_packets
     }
@@ -360,7 +364,7 @@ impl CongestionControl for Bbr {
     }
 
     fn set_window(&mut self, cwnd: u64, _ssthresh: u64) {
-        self.cwnd = cwnd;
+        self.cwnd = cwnd.clamp(self.mss, MAX_WINDOW as u64);
     }
 
     /// The pace goes on at the bandwidth, without a probe.
@@ -400,8 +404,13 @@ mod tests {
 
     impl Path {
         fn new() -> Self {
-            let parameters =
-                Parameters { mss: MSS, initial_window: 10 * MSS, byte_counting_limit: None, hystart: false };
+            let parameters = Parameters {
+                mss: MSS,
+                initial_window: 10 * MSS,
+                byte_counting_limit: None,
+                hystart: false,
+                linux_cubic: false,
+            };
             let mut bbr = Bbr::new(parameters);
             bbr.on_established(Time::ZERO, Some(RTT));
             Self {
@@ -469,7 +478,8 @@ mod tests {
         path.longest_rtt = Duration::ZERO;
         path.run_to(6000);
         assert!(path.longest_rtt < RTT * 15 / 10, "{:?}", path.longest_rtt);
-        assert!(path.bbr.cwnd() <= path.bbr.inflight(CWND_GAIN) + path.bbr.aggregation.extra(LINK));
+        let products = path.bbr.cwnd() as f64 / (LINK * RTT.as_secs_f64());
+        assert!((2.0..2.5).contains(&products), "{products} bandwidth-delay products");
     }
 
     #[test]

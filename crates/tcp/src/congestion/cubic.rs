@@ -15,8 +15,7 @@ use super::{Acked, CongestionControl, MIN_SSTHRESH_SEGMENTS, NO_SSTHRESH, Parame
 const C: f64 = 0.4;
 /// β: the part of the flight that remains after a loss (§4.6).
 const BETA: f64 = 0.7;
-/// The part of the window by which it grows in a round trip at the least while no loss has shown a plateau,
-/// after HyStart, as in Linux.
+/// The part of the window by which Linux' grows in a round trip at the least while no loss has shown a plateau.
 const MIN_GROWTH: f64 = 0.05;
 /// After a repair the round trips hold its queue: HyStart looks away for so long.
 const AFTER_REPAIR: f64 = 1.0;
@@ -33,6 +32,8 @@ pub struct Cubic {
     ssthresh: u64,
     slow_start: SlowStart,
     hystart: Option<HyStart>,
+    /// It grows as Linux' does.
+    is_linux: bool,
     /// The window before the last reduction, or less by fast convergence (§4.7), bytes; 0 before the first.
     w_max: f64,
     /// The window when ssthresh was last set, bytes (§4.1.2).
@@ -71,6 +72,7 @@ impl Cubic {
             ssthresh: NO_SSTHRESH,
             slow_start: SlowStart::new(&parameters),
             hystart: parameters.hystart.then(HyStart::default),
+            is_linux: parameters.linux_cubic,
             w_max: 0.0,
             cwnd_prior: 0.0,
             has_plateau: false,
@@ -99,12 +101,12 @@ impl Cubic {
         }
         let Some(epoch) = &mut self.epoch else { return };
         epoch.count(ack);
-        let rtt = ack.srtt.as_secs_f64();
-        let is_searching = self.hystart.is_some() && !self.has_plateau;
+        let rtt = if self.is_linux { ack.min_rtt } else { ack.srtt }.as_secs_f64();
+        let is_searching = self.is_linux && !self.has_plateau;
         let least = if is_searching { 1.0 + MIN_GROWTH } else { 1.0 };
         let target = epoch.w_cubic(epoch.age + rtt, self.mss).clamp(least * self.cwnd, 1.5 * self.cwnd);
         let acked_windows = (bytes as f64 / self.cwnd).min(1.0);
-        let alpha = if epoch.w_est >= self.cwnd_prior { 1.0 } else { ALPHA };
+        let alpha = if epoch.w_est >= self.cwnd_prior && !self.is_linux { 1.0 } else { ALPHA };
         epoch.w_est += alpha * self.mss * acked_windows;
         let grown = self.cwnd + (target - self.cwnd) * acked_windows;
         self.cwnd = match epoch.w_cubic(epoch.age, self.mss) < epoch.w_est {
@@ -134,6 +136,11 @@ impl Cubic {
     /// What a loss leaves as the threshold (§4.6, figure 5), bytes.
     fn reduced(&self, in_flight: u64) -> u64 {
         let least = MIN_SSTHRESH_SEGMENTS as f64 * self.mss;
+        if self.is_linux {
+            // Windows are whole segments there; of small ones that takes a good part.
+            let segments = (BETA * (in_flight as f64 / self.mss).floor()).floor();
+            return (segments * self.mss).max(least) as u64;
+        }
         (in_flight as f64 * BETA).max(least) as u64
     }
 }
@@ -243,6 +250,7 @@ mod tests {
             initial_window: 10 * MSS,
             byte_counting_limit: None,
             hystart: false,
+            linux_cubic: false,
         })
     }
 
@@ -361,6 +369,7 @@ mod tests {
             initial_window: 20 * MSS,
             byte_counting_limit: None,
             hystart: true,
+            linux_cubic: true,
         });
         let queued = |n: u64| Acked {
             rtt: Some(RTT + Duration::from_millis(if n == 0 { 0 } else { 20 })),
@@ -376,5 +385,22 @@ mod tests {
         let before = cubic.cwnd();
         (30..30 + before / MSS).for_each(|n| cubic.on_ack(&queued(n)));
         assert!(cubic.cwnd() as f64 >= 1.045 * before as f64, "{before} {}", cubic.cwnd());
+    }
+
+    /// RFC 9438 §4.3: α becomes 1 at the window before the loss. Linux' stays at 9/17.
+    #[test]
+    fn where_it_behaves_as_reno_linux_gains_half_a_segment_in_a_round_trip_for_ever() {
+        let grown = |linux_cubic: bool| {
+            let mut cubic = Cubic { is_linux: linux_cubic, ..after_loss_at(10) };
+            cubic.on_recovery_end(Time::ZERO);
+            for round in 1..=100 {
+                let rtt = Duration::from_millis(25);
+                let bytes = cubic.cwnd();
+                let ack = acked(25 * round, bytes);
+                cubic.on_ack(&Acked { rtt: Some(rtt), srtt: rtt, min_rtt: rtt, ..ack });
+            }
+            cubic.cwnd() / MSS
+        };
+        assert_eq!((grown(true), grown(false)), (59, 104));
     }
 }

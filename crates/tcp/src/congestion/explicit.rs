@@ -137,6 +137,7 @@ mod tests {
             initial_window: 10 * MSS,
             byte_counting_limit: None,
             hystart: false,
+            linux_cubic: false,
         })
     }
 

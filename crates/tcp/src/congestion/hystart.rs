@@ -45,13 +45,14 @@ impl HyStart {
         let Some(rtt) = ack.rtt else { return false };
         let shortest = self.shortest.map_or(rtt, |shortest| shortest.min(rtt));
         self.shortest = Some(shortest);
-        let left = ack.in_flight.saturating_sub(ack.bytes);
-        let new = Round { began_at: ack.now, rest: left, train_at: ack.now, shortest: rtt, samples: 0 };
-        let round = self.round.get_or_insert(new);
-        if round.rest == 0 {
-            *round = new;
+        // What leaves in answer to this acknowledgement is of the next round.
+        let rest = ack.in_flight.saturating_sub(ack.bytes);
+        let new = Round { began_at: ack.now, rest, train_at: ack.now, shortest: rtt, samples: 0 };
+        let round = self.round.get_or_insert(Round { rest: 0, ..new });
+        match round.rest.checked_sub(ack.bytes) {
+            Some(rest) => round.rest = rest,
+            None => *round = new,
         }
-        round.rest = round.rest.saturating_sub(ack.bytes);
         cwnd >= LOW_WINDOW * mss && (round.has_train(ack.now, shortest) | round.has_increase(rtt, shortest))
     }
 

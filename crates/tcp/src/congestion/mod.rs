@@ -263,6 +263,8 @@ pub struct Parameters {
     pub byte_counting_limit: Option<u32>,
     /// CUBIC has HyStart.
     pub hystart: bool,
+    /// CUBIC grows as Linux' does.
+    pub linux_cubic: bool,
 }
 
 /// The algorithms by name.

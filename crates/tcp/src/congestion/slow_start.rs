@@ -91,6 +91,7 @@ mod tests {
             initial_window: 10 * MSS,
             byte_counting_limit,
             hystart: false,
+            linux_cubic: false,
         })
     }
 

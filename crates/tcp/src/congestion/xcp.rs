@@ -206,7 +206,13 @@ mod tests {
     /// A window of ten segments.
     fn sender(sender: XcpSender) -> Xcp {
         Xcp::new(
-            Parameters { mss: MSS, initial_window: 10 * MSS, byte_counting_limit: None, hystart: false },
+            Parameters {
+                mss: MSS,
+                initial_window: 10 * MSS,
+                byte_counting_limit: None,
+                hystart: false,
+                linux_cubic: false,
+            },
             sender,
         )
     }

@@ -26,13 +26,17 @@ pub(super) struct Undo {
 
 impl Undo {
     /// A repair begins; the congestion control does not know yet.
+    ///
+    /// Retransmissions of the repair before it may be on their way still: they are evidence as the new ones
+    /// are.
     pub(super) fn new(queue: &SendQueue, congestion: &dyn CongestionControl) -> Self {
+        let (earlier, first_retransmission) = queue.repetitions_in_flight();
         Self {
             cwnd: congestion.cwnd(),
             ssthresh: congestion.ssthresh(),
             una: queue.una(),
-            unreported: None,
-            first_retransmission: None,
+            unreported: (earlier > 0).then_some(earlier),
+            first_retransmission,
         }
     }
 
@@ -68,5 +72,46 @@ impl Undo {
     pub(super) fn restore(self, congestion: &mut dyn CongestionControl) {
         let (cwnd, ssthresh) = (congestion.cwnd().max(self.cwnd), congestion.ssthresh().max(self.ssthresh));
         congestion.set_window(cwnd, ssthresh);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::{NewReno, Parameters};
+
+    const MSS: u64 = 1000;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn reno() -> NewReno {
+        NewReno::new(Parameters {
+            mss: MSS,
+            initial_window: 10 * MSS,
+            byte_counting_limit: None,
+            hystart: false,
+            linux_cubic: false,
+        })
+    }
+
+    /// A repair that begins while retransmissions of the last one are on their way: their acknowledgements
+    /// answer what left before this repair, and yet are no sign that nothing was lost.
+    #[test]
+    fn retransmissions_of_the_repair_before_are_no_originals() {
+        let mut queue = SendQueue::new(0);
+        queue.note_repetitions();
+        (0..3).for_each(|_| queue.push(MSS as u32, at(0)));
+        queue.lose_head();
+        queue.sent_again(0, at(100));
+        let mut undo = Undo::new(&queue, &reno());
+        undo.on_sent_again(at(150));
+        assert!(!undo.is_spurious_by_echo(Some(at(100))));
+        assert!(undo.is_spurious_by_echo(Some(at(99))));
+        undo.on_duplicates(MSS, 1);
+        assert!(!undo.is_spurious_by_duplicates(), "there are two of them");
+        undo.on_duplicates(MSS, 1);
+        assert!(undo.is_spurious_by_duplicates());
     }
 }

@@ -104,6 +104,16 @@ impl SendQueue {
         self.detect_losses(now, Departure { at: Time::MAX, end: u64::MAX }, wait);
     }
 
+    /// Retransmissions that are on their way: how many, and when the first of them left.
+    pub(crate) fn repetitions_in_flight(&self) -> (u64, Option<Time>) {
+        let known = self.repetitions.iter().flatten().filter(|&&(start, at)| {
+            self.segments.get(self.index_of(start)).is_some_and(|segment| {
+                segment.at == at && matches!(segment.fate, Fate::Retransmitted | Fate::Doubled)
+            })
+        });
+        known.fold((0, None), |(count, first), &(_, at)| (count + 1, first.or(Some(at))))
+    }
+
     /// Nothing was lost, after all: what waits to be sent again is on its way.
     pub(crate) fn unmark_losses(&mut self) {
         if self.lost_bytes == 0 {

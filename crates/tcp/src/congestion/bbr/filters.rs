@@ -77,12 +77,13 @@ impl Aggregation {
         }
         self.segment = self.segment.max(delivery.bytes.min(1500));
         let mut expected = (bandwidth * (delivery.now - self.epoch_at).as_secs_f64()) as u64;
-        if self.epoch_bytes <= expected || self.epoch_bytes + delivery.bytes >= EPOCH_SEGMENTS * self.segment
+        if self.epoch_bytes <= expected
+            || self.epoch_bytes.saturating_add(delivery.bytes) >= EPOCH_SEGMENTS * self.segment
         {
             self.restart(delivery.now);
             expected = 0;
         }
-        self.epoch_bytes += delivery.bytes;
+        self.epoch_bytes = self.epoch_bytes.saturating_add(delivery.bytes);
         let excess = self.epoch_bytes.saturating_sub(expected).min(cwnd);
         self.excess[0] = self.excess[0].max(excess);
     }

@@ -114,7 +114,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
     let delayed_ack = prop_oneof![Just(None), (1u64..200).prop_map(|n| Some(Duration::from_millis(n)))];
     let choices =
         (0..Recovery::ALL.len(), algorithm(), prop::option::of(1u32..4), any::<bool>(), delayed_ack, 1u32..9);
-    (sizes, any::<[bool; 13]>(), choices).prop_map(
+    (sizes, any::<[bool; 14]>(), choices).prop_map(
         |((mss, initial_window, send_buffer, receive_buffer), switches, choices)| {
             let [
                 window_scaling,
@@ -130,6 +130,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 undo,
                 duplicate_sack,
                 hystart,
+                linux_cubic,
             ] = switches;
             let (recovery, congestion, byte_counting_limit, linux, delayed_ack, ack_every) = choices;
             let patient = SynSchedule { waits: None, ..SynSchedule::RFC6298 };
@@ -151,6 +152,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 undo,
                 duplicate_sack,
                 hystart,
+                linux_cubic,
                 nagle,
                 restart_after_idle,
                 byte_counting_limit,
