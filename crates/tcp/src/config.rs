@@ -38,13 +38,29 @@ pub struct Config {
     pub ack_every: u32,
     /// RFC 3042: a new segment for each of the first two duplicate acknowledgements.
     pub limited_transmit: bool,
-    /// RFC 9937: SACK recovery spreads the reduction of the window over a round trip. Without it the sender
+    /// RFC 9937: SACK recovery and RACK spread the reduction of the window over a round trip. Without it the sender
     /// is silent until half its flight has arrived (RFC 6675).
     pub proportional_rate_reduction: bool,
     /// SACK recovery takes a retransmission for lost, and sends again, when something that left later has
     /// arrived (the idea of RFC 8985, for paths that do not reorder). Without it a retransmission that is
     /// lost waits for the timer (RFC 6675).
     pub lost_retransmissions: bool,
+    /// RACK sends a probe when the end of a flight is not acknowledged (RFC 8985 §7).
+    pub tail_loss_probe: bool,
+    /// After a timeout RACK finds out by new data whether something was lost (F-RTO, RFC 5682, §3.1).
+    pub forward_rto: bool,
+    /// RACK takes a reduction of the window back that was spurious, by timestamps (RFC 3522, RFC 4015) or by
+    /// D-SACK (RFC 3708).
+    pub undo: bool,
+    /// The receiver reports what has arrived twice (RFC 2883), and RACK uses such reports.
+    pub duplicate_sack: bool,
+    /// CUBIC leaves slow start when the spacing of acknowledgements or their delay says that the path is full
+    /// (HyStart: Ha and Rhee 2011).
+    pub hystart: bool,
+    /// CUBIC grows as Linux' does, not as RFC 9438 says: as if it were a Reno it gains about half a segment in a
+    /// round trip for ever (α = 9/17), and a twentieth of the window at the least before it knows a plateau; and a
+    /// loss leaves whole segments.
+    pub linux_cubic: bool,
     /// RFC 896: a short segment waits while data is in flight.
     pub nagle: bool,
     /// The window goes back to the initial one after an idle timeout (RFC 5681 §4.1).
@@ -86,6 +102,12 @@ impl Default for Config {
             limited_transmit: true,
             proportional_rate_reduction: true,
             lost_retransmissions: false,
+            tail_loss_probe: false,
+            forward_rto: false,
+            undo: false,
+            duplicate_sack: false,
+            hystart: false,
+            linux_cubic: false,
             nagle: true,
             restart_after_idle: true,
             byte_counting_limit: Some(2),
@@ -122,6 +144,20 @@ impl Config {
             byte_counting_limit: None,
             congestion: Algorithm::Cubic,
             ..Self::default()
+        }
+    }
+
+    /// What Linux does today, loss recovery included.
+    pub fn linux_stock() -> Self {
+        Self {
+            recovery: Recovery::Rack,
+            tail_loss_probe: true,
+            forward_rto: true,
+            undo: true,
+            duplicate_sack: true,
+            hystart: true,
+            linux_cubic: true,
+            ..Self::linux()
         }
     }
 
@@ -185,6 +221,7 @@ mod tests {
     fn the_defaults_are_valid() {
         assert_eq!(Config::default().check(), Ok(()));
         assert_eq!(Config::linux().check(), Ok(()));
+        assert_eq!(Config::linux_stock().check(), Ok(()));
     }
 
     #[test]

@@ -448,7 +448,8 @@ impl Endpoint {
             rtt: once.or_else(|| self.echoed_rtt(now, segment)),
         };
         self.sender.establish(now, &self.config, negotiated);
-        self.receiver.configure(negotiated.mss, self.window_shift_out);
+        let reports_duplicates = self.sack && self.config.duplicate_sack;
+        self.receiver.configure(negotiated.mss, self.window_shift_out, reports_duplicates);
     }
 
     fn on_established_segment(&mut self, now: Time, segment: &Segment) {

@@ -8,7 +8,7 @@
 //! | part | file | decides |
 //! |---|---|---|
 //! | connection | `endpoint.rs`, `handshake.rs`, `state.rs` | handshake, closing, giving up, the next segment |
-//! | sender | `sender.rs`, `send_queue.rs` | which data is outstanding, lost, selectively acknowledged |
+//! | sender | `sender.rs`, `send_queue.rs`, `delivery_rate.rs` | which data is outstanding, lost, selectively acknowledged |
 //! | receiver | `receiver.rs` | which data may be read, when an acknowledgement goes out, the window |
 //! | timers | `rto.rs`, `syn.rs` | retransmission timeout, backoff, the schedule of the SYNs |
 //! | loss recovery | `recovery/` | when a segment counts as lost: [`Recovery`] |
@@ -21,6 +21,7 @@
 
 mod config;
 pub mod congestion;
+mod delivery_rate;
 mod endpoint;
 mod handshake;
 mod ranges;
@@ -35,6 +36,7 @@ mod syn;
 mod wire;
 
 pub use config::{Config, ConfigError, MAX_RECEIVE_BUFFER};
+pub use delivery_rate::RateSample;
 pub use endpoint::Endpoint;
 pub use recovery::Recovery;
 pub use rto::{Rto, RtoLimits};

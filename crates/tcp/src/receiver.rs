@@ -40,6 +40,9 @@ pub(crate) struct Receiver {
     shift: u8,
     announced: u16,
     duplicate_bytes: u64,
+    /// Whether what arrives twice is reported, and what has, for the next acknowledgement (RFC 2883).
+    reports_duplicates: bool,
+    twice: Option<(u64, u64)>,
 }
 
 impl Receiver {
@@ -60,13 +63,15 @@ impl Receiver {
             shift: 0,
             announced: 0,
             duplicate_bytes: 0,
+            reports_duplicates: false,
+            twice: None,
         }
     }
 
     /// What the handshake has agreed on: payload bytes of a full segment, and the shift of the window in the
-    /// header.
-    pub(crate) fn configure(&mut self, mss: u64, shift: u8) {
-        (self.mss, self.shift) = (mss, shift);
+    /// header; and whether what arrives twice is reported.
+    pub(crate) fn configure(&mut self, mss: u64, shift: u8, reports_duplicates: bool) {
+        (self.mss, self.shift, self.reports_duplicates) = (mss, shift, reports_duplicates);
     }
 
     /// The next offset expected (RCV.NXT).
@@ -139,6 +144,9 @@ impl Receiver {
         let end = (start + len).min(self.fin.unwrap_or(self.edge.max(self.nxt)));
         let end_with_fin = end + u64::from(self.fin == Some(end));
         let before = (self.nxt, self.beyond.bytes());
+        if self.reports_duplicates {
+            self.twice = self.known_part(start, end);
+        }
         if start <= self.nxt {
             self.advance(end_with_fin);
         } else if start < end_with_fin {
@@ -148,6 +156,21 @@ impl Receiver {
         let news = self.nxt - before.0 + self.beyond.bytes().saturating_sub(before.1);
         self.duplicate_bytes += end.saturating_sub(start).saturating_sub(news);
         self.decide(now, before, len);
+    }
+
+    /// The first part of a segment that has arrived before.
+    fn known_part(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        if start < self.nxt {
+            return (start < end).then(|| (start, end.min(self.nxt)));
+        }
+        if self.beyond.is_empty() {
+            return None;
+        }
+        let from = match self.beyond.containing(start) {
+            Some(_) => start,
+            None => self.beyond.next_start(start).filter(|&next| next < end)?,
+        };
+        self.beyond.containing(from).map(|(_, to)| (from, end.min(to)))
     }
 
     fn advance(&mut self, to: u64) {
@@ -188,9 +211,13 @@ impl Receiver {
         self.recent[0] = start;
     }
 
-    /// The SACK blocks of the next acknowledgement, as many as have room.
+    /// The SACK blocks of the next acknowledgement, as many as have room; what has arrived twice comes first
+    /// (RFC 2883 §4).
     pub(crate) fn sack_blocks(&mut self, initial: u32, room: usize) -> SackBlocks {
         let mut blocks = SackBlocks::default();
+        if let Some((start, end)) = self.twice.take().filter(|_| room > 0) {
+            blocks.push(sequence_of(initial, start), sequence_of(initial, end));
+        }
         if self.beyond.is_empty() {
             return blocks;
         }

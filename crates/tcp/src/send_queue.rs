@@ -1,10 +1,15 @@
 //! The segments that have been sent and not acknowledged: the sender's scoreboard (RFC 6675 §3).
 
+mod by_time;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use bentpipe_units::Time;
 
+pub(crate) use by_time::{Departure, Detected};
+
+use crate::delivery_rate::Snapshot;
 use crate::ranges::Ranges;
 
 /// RFC 5681's and RFC 6675's DupThresh: this many segments beyond a hole make it a loss.
@@ -39,6 +44,10 @@ impl Sent {
     fn end(&self) -> u64 {
         self.start + u64::from(self.len)
     }
+
+    fn departure(&self) -> Departure {
+        Departure { at: self.at, end: self.end() }
+    }
 }
 
 /// A piece of the stream that is to be sent again.
@@ -55,11 +64,15 @@ pub(crate) struct Progress {
     pub(crate) advanced: u64,
     /// Bytes that it is the first to report as received.
     pub(crate) delivered: u64,
-    /// When the newest of the segments that it reports left, of those sent only once and of those repeated.
-    sent_once_at: Option<Time>,
-    repeated_at: Option<Time>,
+    /// The newest of the segments that it reports, of those sent only once and of those repeated.
+    pub(crate) sent_once: Option<Departure>,
+    pub(crate) repeated: Option<Departure>,
+    /// The end of the lowest segment sent only once that it reports.
+    pub(crate) lowest_sent_once: Option<u64>,
     /// It has a SACK block with news.
     pub(crate) sacked: bool,
+    /// Of the segment that left last, where that is recorded.
+    pub(crate) snapshot: Option<Snapshot>,
 }
 
 impl Progress {
@@ -67,26 +80,36 @@ impl Progress {
     /// shortest round trip, before `now` and was a repetition is not it: what has arrived was sent before
     /// (RFC 8985 §6.2, step 2).
     pub(crate) fn newest_sent_at(&self, now: Time, shortest: Duration) -> Option<Time> {
-        self.repeated_at.filter(|&at| at + shortest <= now).max(self.sent_once_at)
+        let repeated = self.repeated.map(|departure| departure.at).filter(|&at| at + shortest <= now);
+        repeated.max(self.sent_once.map(|departure| departure.at))
     }
 
     /// When the segment left whose acknowledgement this is; nothing if that is not certain (Karn). What left
     /// before a repetition that is reported too had arrived and waited for it, an outage long perhaps (RFC
     /// 7323 §4.1).
     pub(crate) fn sent_at(&self) -> Option<Time> {
-        self.sent_once_at.filter(|_| self.sent_once_at >= self.repeated_at)
+        let sent_once = self.sent_once?.at;
+        self.repeated.is_none_or(|repeated| repeated.at <= sent_once).then_some(sent_once)
     }
 
     /// Whether the news is of something that was sent once, and no later than then.
     fn is_of_before(&self, at: Time) -> bool {
-        self.sent_once_at.is_some_and(|sent| sent <= at)
+        self.sent_once.is_some_and(|sent| sent.at <= at)
     }
 
-    fn note(&mut self, at: Time, repeated: bool) {
+    fn note_snapshot(&mut self, snapshot: Snapshot) {
+        if self.snapshot.is_none_or(|known| snapshot.delivered >= known.delivered) {
+            self.snapshot = Some(snapshot);
+        }
+    }
+
+    fn note(&mut self, departure: Departure, repeated: bool) {
         if repeated {
-            self.repeated_at = self.repeated_at.max(Some(at));
+            self.repeated = self.repeated.max(Some(departure));
         } else {
-            self.sent_once_at = self.sent_once_at.max(Some(at));
+            self.sent_once = self.sent_once.max(Some(departure));
+            self.lowest_sent_once =
+                Some(self.lowest_sent_once.map_or(departure.end, |end| end.min(departure.end)));
         }
     }
 }
@@ -103,6 +126,8 @@ pub(crate) struct SendQueue {
     nxt: u64,
     sacked: Ranges,
     sacked_bytes: u64,
+    /// Segments that are selectively acknowledged.
+    sacked_segments: u64,
     lost_bytes: u64,
     /// All that was ever taken for lost.
     ever_lost: u64,
@@ -113,6 +138,8 @@ pub(crate) struct SendQueue {
     resent: u64,
     /// Retransmissions, where and when, in the order of time; kept only where lost ones are looked for.
     repetitions: Option<VecDeque<(u64, Time)>>,
+    /// One for each segment; kept only where the delivery rate is sampled.
+    snapshots: Option<VecDeque<Snapshot>>,
     /// Parts of a SACK block that are new; kept for its memory.
     fresh: Vec<(u64, u64)>,
 }
@@ -126,6 +153,19 @@ impl SendQueue {
     /// Records retransmissions from now on, for [`judge_repetitions`](Self::judge_repetitions).
     pub(crate) fn note_repetitions(&mut self) {
         self.repetitions.get_or_insert_default();
+    }
+
+    /// Keeps a [`Snapshot`] with each segment from now on.
+    pub(crate) fn keep_snapshots(&mut self) {
+        self.snapshots.get_or_insert_default();
+    }
+
+    /// The segment at `start` has just left; this was known then.
+    pub(crate) fn stamp(&mut self, start: u64, snapshot: Snapshot) {
+        let index = self.index_of(start);
+        if let Some(known) = self.snapshots.as_mut().and_then(|snapshots| snapshots.get_mut(index)) {
+            *known = snapshot;
+        }
     }
 
     /// The first unacknowledged offset (SND.UNA).
@@ -159,6 +199,16 @@ impl SendQueue {
         self.ever_lost
     }
 
+    /// Segments that are outstanding.
+    pub(crate) fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Segments that are selectively acknowledged.
+    pub(crate) fn sacked_segments(&self) -> u64 {
+        self.sacked_segments
+    }
+
     /// Whether the first unacknowledged segment counts as lost.
     pub(crate) fn head_is_lost(&self) -> bool {
         self.segments.front().is_some_and(|segment| segment.fate == Fate::Lost)
@@ -174,6 +224,9 @@ impl SendQueue {
     pub(crate) fn push(&mut self, len: u32, at: Time) {
         self.segments.push_back(Sent { start: self.nxt, len, fate: Fate::InFlight, repeated: false, at });
         self.nxt += u64::from(len);
+        if let Some(snapshots) = &mut self.snapshots {
+            snapshots.push_back(Snapshot::default());
+        }
     }
 
     /// Everything before `offset` is acknowledged.
@@ -185,13 +238,20 @@ impl SendQueue {
             if fate != Fate::Sacked {
                 progress.delivered += covered;
             }
-            if whole && fate != Fate::Sacked {
-                progress.note(front.at, front.repeated);
+            match fate {
+                Fate::Sacked => self.sacked_segments -= u64::from(whole),
+                _ if whole => progress.note(front.departure(), front.repeated),
+                _ => {}
             }
             front.start += covered;
             front.len -= covered as u32;
             if whole {
                 self.segments.pop_front();
+                let snapshot = self.snapshots.as_mut().and_then(VecDeque::pop_front);
+                snapshot
+                    .filter(|_| fate != Fate::Sacked)
+                    .into_iter()
+                    .for_each(|it| progress.note_snapshot(it));
             }
             self.discount(fate, covered);
         }
@@ -222,7 +282,8 @@ impl SendQueue {
 
     fn take_sacked(&mut self, from: u64, to: u64, progress: &mut Progress) {
         let first = self.index_of(from);
-        for segment in self.segments.range_mut(first..).take_while(|segment| segment.start < to) {
+        let fresh = self.segments.range_mut(first..).take_while(|segment| segment.start < to);
+        for (segment, index) in fresh.zip(first..) {
             let covered = self.sacked.containing(segment.start).is_some_and(|known| segment.end() <= known.1);
             if !covered || segment.fate == Fate::Sacked {
                 continue;
@@ -233,8 +294,12 @@ impl SendQueue {
                 Fate::Doubled => self.doubled_bytes -= len,
                 _ => {}
             }
-            progress.note(segment.at, segment.repeated);
+            progress.note(segment.departure(), segment.repeated);
+            if let Some(snapshots) = &self.snapshots {
+                progress.note_snapshot(snapshots[index]);
+            }
             segment.fate = Fate::Sacked;
+            self.sacked_segments += 1;
             self.sacked_bytes += len;
             progress.delivered += len;
             progress.sacked = true;
@@ -286,6 +351,7 @@ impl SendQueue {
                     segment.fate = Fate::Lost;
                     self.lost_bytes += len;
                     self.ever_lost += len;
+                    self.resent = self.resent.min(segment.start);
                 } else if segment.fate == Fate::Doubled {
                     segment.fate = Fate::Retransmitted;
                     self.doubled_bytes -= len;
@@ -335,7 +401,7 @@ impl SendQueue {
         let reneged = self.segments.front().is_some_and(|front| front.fate == Fate::Sacked);
         if reneged {
             self.sacked = Ranges::default();
-            self.sacked_bytes = 0;
+            (self.sacked_bytes, self.sacked_segments) = (0, 0);
         }
         for segment in &mut self.segments {
             if segment.fate != Fate::Lost && (reneged || segment.fate != Fate::Sacked) {
@@ -576,7 +642,7 @@ mod tests {
         /// order.
         #[test]
         fn the_sums_are_those_of_the_segments(
-            steps in prop::collection::vec((0u8..8, 0u64..40, 1u64..10), 1..200),
+            steps in prop::collection::vec((0u8..11, 0u64..40, 1u64..10), 1..200),
         ) {
             let mut queue = queue(5);
             queue.note_repetitions();
@@ -593,6 +659,12 @@ mod tests {
                     4 => queue.lose_all(),
                     5 => queue.lose_head(),
                     6 => queue.judge_repetitions(Time::from_nanos(1 + at * 100)),
+                    7 => {
+                        let newest = Departure { at: Time::from_nanos(at * 100), end: queue.nxt() };
+                        queue.detect_losses(Time::from_nanos(1000), newest, Duration::from_nanos(len * 50));
+                    }
+                    8 => queue.lose_expired(Time::from_nanos(1000), Duration::from_nanos(len * 50)),
+                    9 => queue.unmark_losses(),
                     _ => {
                         if let Some(piece) = queue.next_hole().or(queue.last()) {
                             queue.sent_again(piece.start, Time::ZERO);
@@ -604,6 +676,8 @@ mod tests {
                     segments.map(|segment| u64::from(segment.len)).sum()
                 };
                 prop_assert_eq!(sum(Fate::Sacked), queue.sacked_bytes);
+                let sacked = queue.segments.iter().filter(|segment| segment.fate == Fate::Sacked).count();
+                prop_assert_eq!(sacked as u64, queue.sacked_segments);
                 prop_assert_eq!(sum(Fate::Lost), queue.lost_bytes);
                 prop_assert_eq!(sum(Fate::Doubled), queue.doubled_bytes);
                 let once = sum(Fate::InFlight) + sum(Fate::Retransmitted);

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
-use crate::congestion::{Acked, CongestionControl, Feedback, Flight, Parameters, Request};
-use crate::recovery::{Acknowledgement, LossRecovery};
+use crate::congestion::{Acked, CongestionControl, Delivery, Feedback, Flight, Parameters, Request};
+use crate::delivery_rate::DeliveryRate;
+use crate::recovery::{Acknowledgement, Action, Expiry, LossRecovery, Parts, TailLossProbe};
 use crate::rto::Rto;
 use crate::send_queue::{Piece, Progress, SendQueue};
 use crate::{Config, Recovery};
@@ -74,8 +75,18 @@ pub(crate) struct Sender {
     pub(crate) counters: SenderCounters,
     /// SACK blocks count. Recovery by duplicates would count what they report twice.
     pub(crate) selective: bool,
-    /// Lost retransmissions are detected without the timer.
+    /// Lost retransmissions are detected without the timer, by SACK recovery.
     finds_lost_repetitions: bool,
+    /// A retransmission of the first segment restarts the timer, for it may be detected that it is lost.
+    restarts_for_head: bool,
+    /// D-SACK blocks count.
+    notes_duplicates: bool,
+    /// Tail loss probes, by the configuration.
+    probes_tail: Option<TailLossProbe>,
+    /// A tail loss probe is due.
+    probe_tail: bool,
+    /// New data goes before what is lost.
+    new_first: bool,
     recovery: Box<dyn LossRecovery>,
     mss: u64,
     nagle: bool,
@@ -84,6 +95,8 @@ pub(crate) struct Sender {
     reduces_at_once: bool,
     /// The congestion control is told of each packet, by the configuration.
     counts_packets: bool,
+    /// The delivery rate, for a congestion control that goes by it.
+    delivery_rate: Option<DeliveryRate>,
     retries: Option<u32>,
     user_timeout: Option<Duration>,
     /// The offset behind the last byte that the application wrote.
@@ -130,7 +143,12 @@ impl Sender {
             counters: SenderCounters::default(),
             selective: false,
             finds_lost_repetitions: false,
-            recovery: config.recovery.build(mss, config.limited_transmit, spreads_reduction(config)),
+            restarts_for_head: false,
+            notes_duplicates: false,
+            probes_tail: None,
+            probe_tail: false,
+            new_first: false,
+            recovery: config.recovery.build(mss, parts(config)),
             mss,
             nagle: config.nagle,
             restart_after_idle: config.restart_after_idle,
@@ -138,6 +156,7 @@ impl Sender {
                 && config.congestion.weight().is_none()
                 && !config.proportional_rate_reduction,
             counts_packets: config.congestion.counts_packets(),
+            delivery_rate: None,
             retries: config.retries,
             user_timeout: config.user_timeout,
             written: 1,
@@ -166,15 +185,23 @@ impl Sender {
     pub(crate) fn establish(&mut self, now: Time, config: &Config, negotiated: Negotiated) {
         self.mss = negotiated.mss;
         let recovery = match config.recovery {
-            Recovery::Sack if !negotiated.sack => Recovery::NewRenoSlowButSteady,
+            selective if selective.is_selective() && !negotiated.sack => Recovery::NewRenoSlowButSteady,
             recovery => recovery,
         };
-        self.selective = recovery == Recovery::Sack;
-        self.finds_lost_repetitions = self.selective && config.lost_retransmissions;
-        if self.finds_lost_repetitions {
+        let is_rack = recovery == Recovery::Rack;
+        self.selective = recovery.is_selective();
+        self.finds_lost_repetitions = recovery == Recovery::Sack && config.lost_retransmissions;
+        self.restarts_for_head = self.finds_lost_repetitions || is_rack;
+        if self.restarts_for_head {
             self.queue.note_repetitions();
         }
-        self.recovery = recovery.build(negotiated.mss, config.limited_transmit, spreads_reduction(config));
+        self.notes_duplicates = is_rack && config.duplicate_sack;
+        self.probes_tail = (is_rack && config.tail_loss_probe).then_some(TailLossProbe::IDLE);
+        if config.congestion.samples_rate() {
+            self.delivery_rate = Some(DeliveryRate::default());
+            self.queue.keep_snapshots();
+        }
+        self.recovery = recovery.build(negotiated.mss, parts(config));
         self.congestion =
             config.congestion.build(parameters(config, negotiated.mss, negotiated.syn_repeated));
         match negotiated.rtt {
@@ -223,7 +250,9 @@ impl Sender {
 
     /// When it wants to be woken: the timer, or the next segment's turn where segments are paced.
     pub(crate) fn wake_at(&self) -> Time {
-        if self.paced_out { self.timer.min(self.next_paced) } else { self.timer }
+        let probe = self.probes_tail.map_or(Time::MAX, |probe| probe.due_at());
+        let timer = self.timer.min(probe).min(self.recovery.wake_at());
+        if self.paced_out { timer.min(self.next_paced) } else { timer }
     }
 
     /// The offset behind everything that there is to send, the FIN included.
@@ -259,12 +288,13 @@ impl Sender {
         &mut self,
         now: Time,
         ack: u64,
-        blocks: impl Iterator<Item = (u64, u64)>,
+        blocks: impl Iterator<Item = (u64, u64)> + Clone,
         duplicate: bool,
         echo: Option<Duration>,
     ) {
-        let in_flight = self.in_flight();
+        let (in_flight, lost) = (self.in_flight(), self.queue.ever_lost());
         let cwnd_limited = self.queue.una() < self.limited;
+        let twice = if self.notes_duplicates { duplicate_report(ack, blocks.clone()) } else { None };
         let mut progress = Progress::default();
         if ack > self.queue.una() {
             self.queue.acknowledge(ack, &mut progress);
@@ -281,13 +311,18 @@ impl Sender {
         {
             self.queue.judge_repetitions(newest);
         }
-        let in_recovery = self.recover(now, progress, duplicate);
+        let twice = self.answer_probe(now, ack, twice, duplicate && !progress.sacked);
+        let echoed = echo.map(|age| sent_in_tick(now, age));
+        let in_recovery = self.recover(now, progress, duplicate, echoed, twice);
         if self.counts_packets {
             self.congestion.on_flight(&Flight {
                 in_flight: self.in_flight(),
                 delivered: self.counters.delivered + progress.delivered + self.recovery.credit(),
                 lost: self.queue.ever_lost(),
             });
+        }
+        if self.delivery_rate.is_some() {
+            self.sample_rate(now, progress, in_flight, self.queue.ever_lost() - lost, rtt);
         }
         if progress.delivered > 0 {
             self.congestion.on_ack(&Acked {
@@ -306,6 +341,39 @@ impl Sender {
         self.counters.delivered += progress.delivered;
         if self.reports {
             self.note_counters(now);
+        }
+    }
+
+    fn sample_rate(&mut self, now: Time, progress: Progress, before: u64, lost: u64, rtt: Option<Duration>) {
+        let (bytes, in_flight) = (progress.delivered, self.in_flight());
+        let Some(rate) = &mut self.delivery_rate else { return };
+        let sample = rate.on_ack(now, bytes, progress.snapshot, self.rto.min_rtt());
+        self.congestion.on_delivery(&Delivery {
+            now,
+            bytes,
+            delivered: rate.delivered(),
+            lost,
+            in_flight,
+            prior_in_flight: before,
+            rtt,
+            srtt: self.rto.srtt(),
+            phase: self.recovery.phase(),
+            sample,
+        });
+        if self.congestion.holds_back() {
+            rate.on_nothing_to_send(in_flight);
+        }
+    }
+
+    /// Nothing was sent because the application has written no more.
+    fn note_application_limit(&mut self) {
+        let unsent = self.written.saturating_sub(self.queue.nxt());
+        let is_limit = unsent < self.mss
+            && self.queue.lost_bytes() == 0
+            && self.in_flight() + self.mss <= self.flight_limit();
+        let in_flight = self.in_flight();
+        if let Some(rate) = self.delivery_rate.as_mut().filter(|_| is_limit) {
+            rate.on_nothing_to_send(in_flight);
         }
     }
 
@@ -347,29 +415,79 @@ impl Sender {
         self.congestion.on_feedback(&Feedback { now, change, srtt, demand });
     }
 
-    /// Loss recovery and the timer; returns whether losses are, or were until now, being repaired.
-    fn recover(&mut self, now: Time, progress: Progress, duplicate: bool) -> bool {
+    /// Whether a tail loss probe that is out is answered. Returns what else has arrived twice.
+    fn answer_probe(
+        &mut self,
+        now: Time,
+        ack: u64,
+        twice: Option<(u64, u64)>,
+        duplicate: bool,
+    ) -> Option<(u64, u64)> {
+        let Some(probe) = &mut self.probes_tail else { return twice };
+        let reported = twice.is_some_and(|block| probe.is_reported_by(block));
+        // The probe has repaired the loss, but it is one (RFC 8985 §7.4).
+        if probe.on_ack(ack, reported, duplicate) && !self.recovery.is_active() {
+            let cwnd = self.congestion.cwnd();
+            self.congestion.on_loss(now, cwnd);
+            self.congestion.on_recovery_end(now);
+        }
+        twice.filter(|_| !reported)
+    }
+
+    /// Loss recovery and the timers; returns whether losses are, or were until now, being repaired.
+    fn recover(
+        &mut self,
+        now: Time,
+        progress: Progress,
+        duplicate: bool,
+        echoed: Option<Time>,
+        twice: Option<(u64, u64)>,
+    ) -> bool {
         let before = self.recovery.is_active();
+        let (srtt, min_rtt) = (self.rto.srtt(), self.rto.min_rtt());
         let (queue, congestion) = (&mut self.queue, &mut *self.congestion);
-        let action =
-            self.recovery.on_ack(&mut Acknowledgement { now, progress, duplicate, queue, congestion });
+        let action = self.recovery.on_ack(&mut Acknowledgement {
+            now,
+            progress,
+            duplicate,
+            echoed,
+            twice,
+            srtt,
+            min_rtt,
+            queue,
+            congestion,
+        });
         let after = self.recovery.is_active();
         self.counters.recoveries += u64::from(after && !before);
         self.retransmit_now |= action.retransmit_now;
+        self.new_first = action.new_first;
         if progress.advanced > 0 {
             self.expiries = 0;
             self.waiting_since = now;
         }
         // As Linux does: a queue that grows by more than it drains would let the timer expire, although
         // segments arrive all the time.
-        let goes_on = self.finds_lost_repetitions && self.queue.awaits_repeated_head(&progress);
+        let goes_on = self.restarts_for_head && self.queue.awaits_repeated_head(&progress);
         if self.queue.outstanding() == 0 {
             self.timer = Time::MAX;
             self.expiries = 0;
         } else if (progress.advanced > 0 || action.retransmit_now || goes_on) && !action.leave_timer {
             self.restart_timer(now);
         }
+        self.schedule_probe(now, progress.advanced > 0);
         before || after
+    }
+
+    /// The time for a tail loss probe begins anew where something has been sent or acknowledged (`anew`); there
+    /// is none while losses are known or suspected.
+    fn schedule_probe(&mut self, now: Time, anew: bool) {
+        let Some(probe) = &mut self.probes_tail else { return };
+        if self.queue.outstanding() == 0 || !self.recovery.is_quiet(&self.queue) {
+            probe.cancel();
+        } else if anew {
+            let lone = self.queue.segments() == 1;
+            probe.schedule(now, self.rto.srtt(), lone, self.timer);
+        }
     }
 
     fn restart_timer(&mut self, now: Time) {
@@ -384,6 +502,15 @@ impl Sender {
 
     /// A moment that [`wake_at`](Self::wake_at) named has come.
     pub(crate) fn on_timer(&mut self, now: Time) -> Result<(), RetriesExhausted> {
+        if now >= self.recovery.wake_at() {
+            self.on_reordering_timer(now);
+        }
+        if let Some(probe) = self.probes_tail.as_mut().filter(|probe| now >= probe.due_at()) {
+            probe.cancel();
+            self.probe_tail = true;
+            // The probe takes the place of an expiry at the same moment.
+            self.restart_timer(now);
+        }
         if now < self.timer {
             return Ok(());
         }
@@ -400,13 +527,33 @@ impl Sender {
         } else {
             self.rto.back_off();
             self.counters.timeouts += 1;
-            self.congestion.on_timeout(now, self.queue.outstanding(), self.expiries == 1);
-            self.queue.lose_all();
-            self.recovery.on_timeout(&self.queue);
-            self.retransmit_now = true;
+            self.expire(now, self.expiries == 1, |recovery, expiry| recovery.on_timeout(expiry));
+            if let Some(probe) = &mut self.probes_tail {
+                probe.on_timeout();
+            }
+            (self.retransmit_now, self.probe_tail, self.new_first) = (true, false, false);
         }
         self.restart_timer(now);
         Ok(())
+    }
+
+    /// Time is over for segments that could have been overtaken.
+    fn on_reordering_timer(&mut self, now: Time) {
+        let before = self.recovery.is_active();
+        let action: Action = self.expire(now, false, |recovery, expiry| recovery.on_wake(expiry));
+        self.counters.recoveries += u64::from(self.recovery.is_active() && !before);
+        self.retransmit_now |= action.retransmit_now;
+    }
+
+    fn expire<T>(
+        &mut self,
+        now: Time,
+        first: bool,
+        tell: impl FnOnce(&mut dyn LossRecovery, &mut Expiry<'_>) -> T,
+    ) -> T {
+        let (srtt, min_rtt) = (self.rto.srtt(), self.rto.min_rtt());
+        let (queue, congestion) = (&mut self.queue, &mut *self.congestion);
+        tell(&mut *self.recovery, &mut Expiry { now, first, srtt, min_rtt, queue, congestion })
     }
 
     fn has_waited_too_long(&self, now: Time) -> bool {
@@ -424,6 +571,14 @@ impl Sender {
 
     /// The next thing to send, if something may be sent now.
     pub(crate) fn next(&mut self, now: Time) -> Option<Outgoing> {
+        let outgoing = self.next_segment(now);
+        if outgoing.is_none() && self.delivery_rate.is_some() {
+            self.note_application_limit();
+        }
+        outgoing
+    }
+
+    fn next_segment(&mut self, now: Time) -> Option<Outgoing> {
         self.paced_out = false;
         if std::mem::take(&mut self.retransmit_now)
             && let Some(piece) = self.queue.next_lost()
@@ -432,6 +587,16 @@ impl Sender {
         }
         if self.queue.nxt() >= self.end() && self.queue.outstanding() == 0 {
             return None;
+        }
+        if std::mem::take(&mut self.probe_tail)
+            && let Some(outgoing) = self.send_probe(now)
+        {
+            return Some(outgoing);
+        }
+        if self.new_first
+            && let Some((len, fin)) = self.new_data()
+        {
+            return self.may_send(now, len).then(|| self.send_new(now, len + u64::from(fin)));
         }
         if let Some(piece) = self.queue.next_lost() {
             return self.may_send(now, u64::from(piece.len)).then(|| self.send_again(now, piece));
@@ -467,7 +632,10 @@ impl Sender {
     fn may_send(&mut self, now: Time, len: u64) -> bool {
         let window = match self.recovery.allowance() {
             Some(bytes) => len <= bytes,
-            None => self.in_flight() + len <= self.flight_limit().max(self.mss),
+            None => {
+                let limit = self.recovery.window().unwrap_or_else(|| self.flight_limit());
+                self.in_flight() + len <= limit.max(self.mss)
+            }
         };
         self.window_limited = !window;
         self.paced_out = window && now < self.next_paced;
@@ -499,15 +667,35 @@ impl Sender {
         }
         let start = self.queue.nxt();
         self.queue.push(len as u32, now);
+        self.schedule_probe(now, true);
         self.sent(now, Piece { start, len: len as u32 }, after_pause)
+    }
+
+    /// A tail loss probe, beyond the window: a new segment if there is one and the other side has room, or the
+    /// last one again (RFC 8985 §7.3).
+    fn send_probe(&mut self, now: Time) -> Option<Outgoing> {
+        let outgoing = match self.new_data() {
+            Some((len, fin)) => Some((self.send_new(now, len + u64::from(fin)), false)),
+            None => self.queue.last().map(|piece| {
+                self.queue.sent_again(piece.start, now);
+                self.counters.retransmissions += 1;
+                (self.sent(now, piece, false), true)
+            }),
+        };
+        let (outgoing, is_repetition) = outgoing?;
+        if let Some(probe) = &mut self.probes_tail {
+            probe.on_sent(self.queue.nxt(), is_repetition);
+        }
+        Some(outgoing)
     }
 
     fn send_again(&mut self, now: Time, piece: Piece) -> Outgoing {
         self.queue.sent_again(piece.start, now);
         // Or the timer would expire before the answer, which a repetition that was lost has had to wait for.
-        if self.finds_lost_repetitions && piece.start == self.queue.una() {
+        if self.restarts_for_head && piece.start == self.queue.una() {
             self.restart_timer(now);
         }
+        self.recovery.on_sent_again(now);
         self.counters.retransmissions += 1;
         self.sent(now, piece, false)
     }
@@ -515,6 +703,12 @@ impl Sender {
     fn sent(&mut self, now: Time, piece: Piece, after_pause: bool) -> Outgoing {
         if self.counts_packets {
             self.congestion.on_sent(now, after_pause);
+        }
+        if let Some(rate) = &mut self.delivery_rate {
+            if after_pause && rate.is_app_limited() {
+                self.congestion.on_restart(now);
+            }
+            self.queue.stamp(piece.start, rate.on_sent(now, after_pause));
         }
         let fin = self.finished && piece.start + u64::from(piece.len) > self.written;
         let len = piece.len - u32::from(fin);
@@ -551,5 +745,36 @@ fn spreads_reduction(config: &Config) -> bool {
 /// The initial window is one segment where the SYN or its answer was lost (RFC 6928 §2).
 fn parameters(config: &Config, mss: u64, syn_repeated: bool) -> Parameters {
     let segments = if syn_repeated { 1 } else { u64::from(config.initial_window) };
-    Parameters { mss, initial_window: segments * mss, byte_counting_limit: config.byte_counting_limit }
+    Parameters {
+        mss,
+        initial_window: segments * mss,
+        byte_counting_limit: config.byte_counting_limit,
+        hystart: config.hystart,
+        linux_cubic: config.linux_cubic,
+    }
+}
+
+fn parts(config: &Config) -> Parts {
+    Parts {
+        limited_transmit: config.limited_transmit,
+        rate_reduction: spreads_reduction(config),
+        forward_rto: config.forward_rto,
+        undo: config.undo,
+    }
+}
+
+/// The first block of an acknowledgement, if it reports what has arrived twice: it lies below what is
+/// acknowledged, or within the second block (RFC 2883 §4).
+fn duplicate_report(ack: u64, mut blocks: impl Iterator<Item = (u64, u64)>) -> Option<(u64, u64)> {
+    let first = blocks.next()?;
+    let is_report =
+        first.1 <= ack || blocks.next().is_some_and(|second| second.0 <= first.0 && first.1 <= second.1);
+    is_report.then_some(first)
+}
+
+/// The start of the millisecond in which a segment left `age` ago, in whole milliseconds of the clock.
+fn sent_in_tick(now: Time, age: Duration) -> Time {
+    const TICK: u64 = 1_000_000;
+    let ticks = (now.as_nanos() / TICK).saturating_sub(age.as_nanos() as u64 / TICK);
+    Time::from_nanos(ticks * TICK)
 }

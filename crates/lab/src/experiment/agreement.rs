@@ -25,9 +25,10 @@ const RTTS_MS: [u32; 4] = [25, 100, 300, 600];
 const PERS: [f64; 4] = [0.0, 0.001, 0.01, 0.05];
 
 const SPLIT: &str = r#"flow.download.split=[{ at = "gateway", tcp = "satellite" }]"#;
-const SCHEMES: [Scheme; 5] = [
+const SCHEMES: [Scheme; 6] = [
     Scheme { name: "Reno, end to end", key: "reno", settings: &["tcp.host.congestion=newreno"] },
     Scheme { name: "CUBIC, end to end", key: "cubic", settings: &[] },
+    Scheme { name: "BBR, end to end", key: "bbr", settings: &["tcp.host.congestion=bbr"] },
     Scheme { name: "Hybla, split", key: "hybla", settings: &[SPLIT] },
     Scheme {
         name: "explicit rates, split",

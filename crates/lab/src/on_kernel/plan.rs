@@ -293,10 +293,9 @@ impl Plan {
         };
         let sack = sender.sack && leg.receiver.sack;
         note(
-            sender.recovery != Recovery::Sack || !sack,
-            "loss recovery is Linux' own: RACK, and without SACK NewReno",
+            sender.recovery != Recovery::Rack || !sack,
+            "loss recovery is Linux' own: RACK with its probes, undo and F-RTO, and without SACK NewReno",
         );
-        note(sack && !sender.lost_retransmissions, "lost retransmissions are found without a timeout");
         note(!sender.proportional_rate_reduction, "the window is reduced proportionally (RFC 9937)");
         note(!sender.limited_transmit, "limited transmit (RFC 3042) cannot be switched off");
         note(sender.byte_counting_limit.is_some(), "slow start counts every acknowledged segment");
@@ -309,6 +308,8 @@ impl Plan {
             sender.syn != SynSchedule::LINUX || sender.syn_ack != SynSchedule::LINUX_SYN_ACK,
             "SYNs are repeated as Linux repeats them",
         );
+        let cubic = sender.congestion == Algorithm::Cubic;
+        note(cubic && !(sender.hystart && sender.linux_cubic), "CUBIC is Linux' own, with HyStart");
         note(leg.receiver.ack_every != 2, "an acknowledgement is sent for two segments at the latest");
         if let Algorithm::Hybla(components) = sender.congestion {
             note(
@@ -406,6 +407,7 @@ fn kernel_name(algorithm: Algorithm) -> String {
     match algorithm {
         Algorithm::NewReno => "reno",
         Algorithm::Cubic => "cubic",
+        Algorithm::Bbr => "bbr",
         Algorithm::Hybla(_) => "hybla",
         Algorithm::Xcp(XcpSender::Xcp) => "xcp",
         Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::{Endless, overlay};
 
 /// The parameters that need no section.
-const BUILT_IN: [&str; 2] = ["rfc", "linux"];
+const BUILT_IN: [&str; 3] = ["rfc", "linux", "linux-stock"];
 /// The longest chain of bases.
 const MAX_CHAIN: usize = 16;
 const U32_MAX: u64 = u32::MAX as u64;
@@ -44,6 +44,12 @@ pub(super) struct Tcp {
     limited_transmit: Option<bool>,
     proportional_rate_reduction: Option<bool>,
     lost_retransmissions: Option<bool>,
+    tail_loss_probe: Option<bool>,
+    forward_rto: Option<bool>,
+    undo: Option<bool>,
+    duplicate_sack: Option<bool>,
+    hystart: Option<bool>,
+    linux_cubic: Option<bool>,
     nagle: Option<bool>,
     restart_after_idle: Option<bool>,
     byte_counting_limit: Option<Or<Off, Whole<u32, 1, U32_MAX>>>,
@@ -124,8 +130,7 @@ impl Named {
             BTreeMap::from(BUILT_IN.map(|name| (name.to_owned(), Draft::built_in(name).config)));
         for name in sections.keys() {
             if BUILT_IN.contains(&&**name) {
-                let message =
-                    "cannot be the name of TCP parameters: rfc and linux are built in, write another";
+                let message = "cannot be the name of TCP parameters: rfc, linux and linux-stock are built in, write another";
                 return Err(Problem::of(name, format!("\"{}\" {message}", &**name)));
             }
             configs.insert(name.to_string(), resolve(name, sections)?);
@@ -186,7 +191,11 @@ struct Draft {
 
 impl Draft {
     fn built_in(name: &str) -> Self {
-        let config = if name == "linux" { Config::linux() } else { Config::default() };
+        let config = match name {
+            "linux" => Config::linux(),
+            "linux-stock" => Config::linux_stock(),
+            _ => Config::default(),
+        };
         Self { config, hybla: Components::ALL, weight: NonZeroU32::MIN }
     }
 }
@@ -196,8 +205,8 @@ impl Tcp {
     fn apply(&self, draft: &mut Draft) {
         let config = &mut draft.config;
         overlay!(self => config; mss initial_window window_scaling timestamps sack delayed_ack
-            ack_every limited_transmit proportional_rate_reduction lost_retransmissions nagle restart_after_idle
-            byte_counting_limit retries user_timeout recovery congestion);
+            ack_every limited_transmit proportional_rate_reduction lost_retransmissions
+            tail_loss_probe forward_rto undo duplicate_sack hystart linux_cubic nagle restart_after_idle byte_counting_limit retries user_timeout recovery congestion);
         for (written, buffer) in
             [(self.send_buffer, &mut config.send_buffer), (self.receive_buffer, &mut config.receive_buffer)]
         {
@@ -219,7 +228,7 @@ impl Tcp {
         match &mut config.congestion {
             Algorithm::Hybla(components) => *components = draft.hybla,
             Algorithm::Explicit { weight } => *weight = draft.weight,
-            Algorithm::NewReno | Algorithm::Cubic | Algorithm::Xcp(_) => {}
+            Algorithm::NewReno | Algorithm::Cubic | Algorithm::Bbr | Algorithm::Xcp(_) => {}
         }
     }
 }

@@ -659,7 +659,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "link.sat.arq.report_every: 0 is not a whole number between 1 and 10000",
     ),
     ("report_within", "report_within = \"0s\"", "link.sat.arq.report_within: 0ns is too short: write 1us"),
-    ("base = \"lab\"", "base = \"moon\"", "tcp.sat.base: there is no moon; there is rfc, linux, lab, sat"),
+    (
+        "base = \"lab\"",
+        "base = \"moon\"",
+        "tcp.sat.base: there is no moon; there is rfc, linux, linux-stock, lab, sat",
+    ),
     ("base = \"lab\"", "base = \"sat\"", "tcp.sat.base: sat → sat goes round in circles"),
     ("base = \"linux\"", "base = \"sat\"", "tcp.lab.base: lab → sat → lab goes round in circles"),
     (

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
+use super::hystart::HyStart;
 use super::new_reno::{after_timeout, as_window, flight_size, initial_window};
 use super::slow_start::MAX_WINDOW;
 use super::{Acked, CongestionControl, MIN_SSTHRESH_SEGMENTS, NO_SSTHRESH, Parameters, SlowStart};
@@ -14,6 +15,10 @@ use super::{Acked, CongestionControl, MIN_SSTHRESH_SEGMENTS, NO_SSTHRESH, Parame
 const C: f64 = 0.4;
 /// β: the part of the flight that remains after a loss (§4.6).
 const BETA: f64 = 0.7;
+/// The part of the window by which Linux' grows in a round trip at the least while no loss has shown a plateau.
+const MIN_GROWTH: f64 = 0.05;
+/// After a repair the round trips hold its queue: HyStart looks away for so long.
+const AFTER_REPAIR: f64 = 1.0;
 /// α: segments by which W_est grows in each round trip, so that its average is Reno's (§4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
@@ -26,10 +31,15 @@ pub struct Cubic {
     cwnd: f64,
     ssthresh: u64,
     slow_start: SlowStart,
+    hystart: Option<HyStart>,
+    /// It grows as Linux' does.
+    is_linux: bool,
     /// The window before the last reduction, or less by fast convergence (§4.7), bytes; 0 before the first.
     w_max: f64,
     /// The window when ssthresh was last set, bytes (§4.1.2).
     cwnd_prior: f64,
+    /// A loss, and no timeout since, has shown W_max.
+    has_plateau: bool,
     /// The last reduction was a timeout's: the next epoch begins at its plateau (§4.8).
     after_timeout: bool,
     /// The present stage of congestion avoidance.
@@ -61,10 +71,26 @@ impl Cubic {
             cwnd: initial_window,
             ssthresh: NO_SSTHRESH,
             slow_start: SlowStart::new(&parameters),
+            hystart: parameters.hystart.then(HyStart::default),
+            is_linux: parameters.linux_cubic,
             w_max: 0.0,
             cwnd_prior: 0.0,
+            has_plateau: false,
             after_timeout: false,
             epoch: None,
+        }
+    }
+
+    /// HyStart may end slow start with the window that there is.
+    fn look_ahead(&mut self, ack: &Acked) {
+        let is_after_repair = self.epoch.as_ref().is_some_and(|epoch| epoch.age < AFTER_REPAIR);
+        let cwnd = self.cwnd();
+        if let Some(hystart) = &mut self.hystart
+            && !is_after_repair
+            && cwnd < self.ssthresh
+            && hystart.on_ack(ack, cwnd, self.mss as u64)
+        {
+            self.ssthresh = cwnd;
         }
     }
 
@@ -75,15 +101,18 @@ impl Cubic {
         }
         let Some(epoch) = &mut self.epoch else { return };
         epoch.count(ack);
-        let rtt = ack.srtt.as_secs_f64();
-        let target = epoch.w_cubic(epoch.age + rtt, self.mss).clamp(self.cwnd, 1.5 * self.cwnd);
+        let rtt = if self.is_linux { ack.min_rtt } else { ack.srtt }.as_secs_f64();
+        let is_searching = self.is_linux && !self.has_plateau;
+        let least = if is_searching { 1.0 + MIN_GROWTH } else { 1.0 };
+        let target = epoch.w_cubic(epoch.age + rtt, self.mss).clamp(least * self.cwnd, 1.5 * self.cwnd);
         let acked_windows = (bytes as f64 / self.cwnd).min(1.0);
-        let alpha = if epoch.w_est >= self.cwnd_prior { 1.0 } else { ALPHA };
+        let alpha = if epoch.w_est >= self.cwnd_prior && !self.is_linux { 1.0 } else { ALPHA };
         epoch.w_est += alpha * self.mss * acked_windows;
-        self.cwnd = if epoch.w_cubic(epoch.age, self.mss) < epoch.w_est {
-            self.cwnd.max(epoch.w_est)
-        } else {
-            self.cwnd + (target - self.cwnd) * acked_windows
+        let grown = self.cwnd + (target - self.cwnd) * acked_windows;
+        self.cwnd = match epoch.w_cubic(epoch.age, self.mss) < epoch.w_est {
+            true if is_searching => grown.max(epoch.w_est),
+            true => self.cwnd.max(epoch.w_est),
+            false => grown,
         };
         self.cwnd = self.cwnd.min(MAX_WINDOW);
     }
@@ -107,6 +136,11 @@ impl Cubic {
     /// What a loss leaves as the threshold (§4.6, figure 5), bytes.
     fn reduced(&self, in_flight: u64) -> u64 {
         let least = MIN_SSTHRESH_SEGMENTS as f64 * self.mss;
+        if self.is_linux {
+            // Windows are whole segments there; of small ones that takes a good part.
+            let segments = (BETA * (in_flight as f64 / self.mss).floor()).floor();
+            return (segments * self.mss).max(least) as u64;
+        }
         (in_flight as f64 * BETA).max(least) as u64
     }
 }
@@ -137,6 +171,7 @@ impl CongestionControl for Cubic {
     }
 
     fn on_ack(&mut self, ack: &Acked) {
+        self.look_ahead(ack);
         if ack.in_recovery {
             return;
         }
@@ -161,7 +196,7 @@ impl CongestionControl for Cubic {
         let converging = self.cwnd < self.w_max;
         self.w_max = if converging { self.cwnd * (1.0 + BETA) / 2.0 } else { self.cwnd };
         self.cwnd = as_window(self.ssthresh);
-        self.after_timeout = false;
+        (self.after_timeout, self.has_plateau) = (false, true);
         self.epoch = None;
     }
 
@@ -179,7 +214,16 @@ impl CongestionControl for Cubic {
         }
         self.cwnd = self.mss;
         self.slow_start.on_timeout();
-        self.after_timeout = true;
+        (self.after_timeout, self.has_plateau) = (true, false);
+        self.epoch = None;
+        if let Some(hystart) = &mut self.hystart {
+            hystart.reset();
+        }
+    }
+
+    /// The next epoch begins at this window, or below the last plateau.
+    fn set_window(&mut self, cwnd: u64, ssthresh: u64) {
+        (self.cwnd, self.ssthresh) = (as_window(cwnd), ssthresh);
         self.epoch = None;
     }
 
@@ -201,7 +245,13 @@ mod tests {
     const RTT: Duration = Duration::from_millis(100);
 
     fn cubic() -> Cubic {
-        Cubic::new(Parameters { mss: MSS, initial_window: 10 * MSS, byte_counting_limit: None })
+        Cubic::new(Parameters {
+            mss: MSS,
+            initial_window: 10 * MSS,
+            byte_counting_limit: None,
+            hystart: false,
+            linux_cubic: false,
+        })
     }
 
     fn acked(millis: u64, bytes: u64) -> Acked {
@@ -310,5 +360,47 @@ mod tests {
         assert!(cubic.epoch.is_none());
         cubic.on_ack(&acked(5_000, 61 * MSS));
         assert_eq!(cubic.epoch.unwrap().plateau, 100_000.0);
+    }
+
+    #[test]
+    fn hystart_ends_slow_start_at_the_window_of_the_moment_and_growth_goes_on() {
+        let mut cubic = Cubic::new(Parameters {
+            mss: MSS,
+            initial_window: 20 * MSS,
+            byte_counting_limit: None,
+            hystart: true,
+            linux_cubic: true,
+        });
+        let queued = |n: u64| Acked {
+            rtt: Some(RTT + Duration::from_millis(if n == 0 { 0 } else { 20 })),
+            in_flight: if n == 0 { MSS } else { 100 * MSS },
+            ..acked(3 * n, MSS)
+        };
+        (0..9).for_each(|n| cubic.on_ack(&queued(n)));
+        assert_eq!((cubic.cwnd(), cubic.ssthresh()), (29 * MSS, NO_SSTHRESH));
+        (9..30).for_each(|n| cubic.on_ack(&queued(n)));
+        let ended_at = cubic.ssthresh();
+        assert!((29 * MSS..32 * MSS).contains(&ended_at), "{ended_at}");
+        // A window of acknowledgements later it is a twentieth larger at the least.
+        let before = cubic.cwnd();
+        (30..30 + before / MSS).for_each(|n| cubic.on_ack(&queued(n)));
+        assert!(cubic.cwnd() as f64 >= 1.045 * before as f64, "{before} {}", cubic.cwnd());
+    }
+
+    /// RFC 9438 §4.3: α becomes 1 at the window before the loss. Linux' stays at 9/17.
+    #[test]
+    fn where_it_behaves_as_reno_linux_gains_half_a_segment_in_a_round_trip_for_ever() {
+        let grown = |linux_cubic: bool| {
+            let mut cubic = Cubic { is_linux: linux_cubic, ..after_loss_at(10) };
+            cubic.on_recovery_end(Time::ZERO);
+            for round in 1..=100 {
+                let rtt = Duration::from_millis(25);
+                let bytes = cubic.cwnd();
+                let ack = acked(25 * round, bytes);
+                cubic.on_ack(&Acked { rtt: Some(rtt), srtt: rtt, min_rtt: rtt, ..ack });
+            }
+            cubic.cwnd() / MSS
+        };
+        assert_eq!((grown(true), grown(false)), (59, 104));
     }
 }

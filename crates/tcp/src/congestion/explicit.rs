@@ -132,7 +132,13 @@ mod tests {
     const MSS: u64 = 1000;
 
     fn explicit() -> Explicit {
-        Explicit::new(Parameters { mss: MSS, initial_window: 10 * MSS, byte_counting_limit: None })
+        Explicit::new(Parameters {
+            mss: MSS,
+            initial_window: 10 * MSS,
+            byte_counting_limit: None,
+            hystart: false,
+            linux_cubic: false,
+        })
     }
 
     fn ms(millis: u64) -> Duration {

@@ -4,10 +4,12 @@
 //! [`Algorithm`]. Windows are in bytes. Powers and roots come from `libm`, not from the platform, so that a
 //! run gives the same bits everywhere.
 
+mod bbr;
 pub mod c_core;
 mod cubic;
 mod explicit;
 mod hybla;
+mod hystart;
 mod new_reno;
 mod slow_start;
 mod xcp;
@@ -19,6 +21,9 @@ use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
+use crate::RateSample;
+
+pub use bbr::Bbr;
 pub use cubic::Cubic;
 pub use explicit::Explicit;
 pub use hybla::{Components, Hybla, PublishedHybla, RTT0};
@@ -65,6 +70,43 @@ pub struct Flight {
     pub delivered: u64,
     /// Bytes that have been declared lost since the connection began.
     pub lost: u64,
+}
+
+/// How a sender repairs losses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// It does not.
+    #[default]
+    Open,
+    /// Fast recovery.
+    Recovery,
+    /// After an expiry of the retransmission timer.
+    Timeout,
+}
+
+/// What an acknowledgement, of new data or not, says of the rate of the path.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Delivery {
+    /// When it arrived.
+    pub now: Time,
+    /// Bytes that it is the first to report as received.
+    pub bytes: u64,
+    /// Bytes that have arrived since the connection began.
+    pub delivered: u64,
+    /// Bytes that it has shown to be lost.
+    pub lost: u64,
+    /// Bytes believed to be in the network after it, and before it.
+    pub in_flight: u64,
+    /// See `in_flight`.
+    pub prior_in_flight: u64,
+    /// The round-trip time that it measured, if it did.
+    pub rtt: Option<Duration>,
+    /// The smoothed round-trip time (RFC 6298); zero before the first measurement.
+    pub srtt: Duration,
+    /// Whether losses are being repaired.
+    pub phase: Phase,
+    /// The delivery rate, where it can be told.
+    pub sample: Option<RateSample>,
 }
 
 /// What a sender tells the routers of its path in a segment, and requests from them (Katabi and others 2002,
@@ -169,6 +211,19 @@ pub trait CongestionControl: fmt::Debug + Send {
         None
     }
 
+    /// An acknowledgement, of new data or not, has been processed; before [`on_ack`](Self::on_ack) of the same
+    /// one. Only for those that [sample the rate](Algorithm::samples_rate).
+    fn on_delivery(&mut self, delivery: &Delivery) {}
+
+    /// It keeps the flight small by intent: what is delivered meanwhile says nothing of the path's rate.
+    fn holds_back(&self) -> bool {
+        false
+    }
+
+    /// Data is sent again after the application had nothing to send. Only for those that
+    /// [sample the rate](Algorithm::samples_rate).
+    fn on_restart(&mut self, now: Time) {}
+
     /// New data was acknowledged.
     fn on_ack(&mut self, ack: &Acked);
 
@@ -187,6 +242,10 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// segment had been retransmitted by the timer before: the threshold is then kept (RFC 5681 §3.1).
     fn on_timeout(&mut self, now: Time, in_flight: u64, first: bool);
 
+    /// Window and threshold are set from outside, where a reduction was spurious, or where a timeout has left
+    /// segments in flight. An algorithm that sets its window by itself ignores it.
+    fn set_window(&mut self, cwnd: u64, ssthresh: u64) {}
+
     /// Nothing was sent for longer than a retransmission timeout: the window is no longer known to be right
     /// (RFC 5681 §4.1).
     fn on_idle(&mut self, now: Time);
@@ -202,6 +261,10 @@ pub struct Parameters {
     /// How many segments one acknowledgement may count for in slow start (RFC 3465's L): 1 is RFC 5681, 2 is
     /// RFC 3465, `None` is Linux.
     pub byte_counting_limit: Option<u32>,
+    /// CUBIC has HyStart.
+    pub hystart: bool,
+    /// CUBIC grows as Linux' does.
+    pub linux_cubic: bool,
 }
 
 /// The algorithms by name.
@@ -211,6 +274,8 @@ pub enum Algorithm {
     NewReno,
     /// RFC 9438.
     Cubic,
+    /// BBR, version 1.
+    Bbr,
     /// Hybla, with those of its components that are switched on.
     Hybla(Components),
     /// XCP or P-XCP: routers set the window.
@@ -224,13 +289,14 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// The names that [`FromStr`] takes.
-    pub const NAMES: [&'static str; 6] = ["newreno", "cubic", "hybla", "xcp", "p-xcp", "explicit"];
+    pub const NAMES: [&'static str; 7] = ["newreno", "cubic", "bbr", "hybla", "xcp", "p-xcp", "explicit"];
 
     /// A controller for a new connection.
     pub fn build(self, parameters: Parameters) -> Box<dyn CongestionControl> {
         match self {
             Algorithm::NewReno => Box::new(NewReno::new(parameters)),
             Algorithm::Cubic => Box::new(Cubic::new(parameters)),
+            Algorithm::Bbr => Box::new(Bbr::new(parameters)),
             Algorithm::Hybla(components) => components.build(parameters),
             Algorithm::Xcp(sender) => Box::new(Xcp::new(parameters, sender)),
             Algorithm::Explicit { .. } => Box::new(Explicit::new(parameters)),
@@ -245,7 +311,7 @@ impl Algorithm {
     /// Whether it spreads the reduction of its window after a loss by itself, or does not reduce it.
     pub fn spreads_reduction(self) -> bool {
         match self {
-            Algorithm::Explicit { .. } => true,
+            Algorithm::Explicit { .. } | Algorithm::Bbr => true,
             Algorithm::Hybla(components) => !components.are_published(),
             _ => false,
         }
@@ -256,6 +322,12 @@ impl Algorithm {
     /// counters that Linux keeps.
     pub fn counts_packets(self) -> bool {
         matches!(self, Algorithm::Hybla(components) if !components.are_published())
+    }
+
+    /// Whether it needs [`on_delivery`](CongestionControl::on_delivery), for which the sender keeps a record of
+    /// each segment.
+    pub fn samples_rate(self) -> bool {
+        self == Algorithm::Bbr
     }
 
     /// The weight of its share, where a rate controller sets its rate.
@@ -269,6 +341,7 @@ impl fmt::Display for Algorithm {
         f.pad(match self {
             Algorithm::NewReno => "newreno",
             Algorithm::Cubic => "cubic",
+            Algorithm::Bbr => "bbr",
             Algorithm::Hybla(_) => "hybla",
             Algorithm::Xcp(XcpSender::Xcp) => "xcp",
             Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",
@@ -279,7 +352,7 @@ impl fmt::Display for Algorithm {
 
 /// A name that no algorithm has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not a congestion control: choose newreno, cubic, hybla, xcp, p-xcp or explicit")]
+#[error("\"{0}\" is not a congestion control: choose newreno, cubic, bbr, hybla, xcp, p-xcp or explicit")]
 pub struct UnknownAlgorithm(String);
 
 impl FromStr for Algorithm {
@@ -289,6 +362,7 @@ impl FromStr for Algorithm {
         match name {
             "newreno" => Ok(Algorithm::NewReno),
             "cubic" => Ok(Algorithm::Cubic),
+            "bbr" => Ok(Algorithm::Bbr),
             "hybla" => Ok(Algorithm::Hybla(Components::ALL)),
             "xcp" => Ok(Algorithm::Xcp(XcpSender::Xcp)),
             "p-xcp" => Ok(Algorithm::Xcp(XcpSender::PXcp)),

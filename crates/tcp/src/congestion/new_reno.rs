@@ -71,6 +71,11 @@ impl CongestionControl for NewReno {
         self.avoidance.reset();
     }
 
+    fn set_window(&mut self, cwnd: u64, ssthresh: u64) {
+        (self.cwnd, self.ssthresh) = (as_window(cwnd), ssthresh);
+        self.avoidance.reset();
+    }
+
     fn on_idle(&mut self, _now: Time) {
         self.cwnd = self.cwnd.min(self.initial_window);
     }
@@ -147,7 +152,13 @@ mod tests {
 
     /// A connection whose window is still the initial one, of ten segments.
     fn new_reno() -> NewReno {
-        NewReno::new(Parameters { mss: MSS, initial_window: 10 * MSS, byte_counting_limit: None })
+        NewReno::new(Parameters {
+            mss: MSS,
+            initial_window: 10 * MSS,
+            byte_counting_limit: None,
+            hystart: false,
+            linux_cubic: false,
+        })
     }
 
     fn acked(bytes: u64) -> Acked {

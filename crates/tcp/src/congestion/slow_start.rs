@@ -86,7 +86,13 @@ mod tests {
     const MSS: u64 = 1000;
 
     fn slow_start(byte_counting_limit: Option<u32>) -> SlowStart {
-        SlowStart::new(&Parameters { mss: MSS, initial_window: 10 * MSS, byte_counting_limit })
+        SlowStart::new(&Parameters {
+            mss: MSS,
+            initial_window: 10 * MSS,
+            byte_counting_limit,
+            hystart: false,
+            linux_cubic: false,
+        })
     }
 
     #[test]

@@ -205,7 +205,16 @@ mod tests {
 
     /// A window of ten segments.
     fn sender(sender: XcpSender) -> Xcp {
-        Xcp::new(Parameters { mss: MSS, initial_window: 10 * MSS, byte_counting_limit: None }, sender)
+        Xcp::new(
+            Parameters {
+                mss: MSS,
+                initial_window: 10 * MSS,
+                byte_counting_limit: None,
+                hystart: false,
+                linux_cubic: false,
+            },
+            sender,
+        )
     }
 
     fn at(ms: u64) -> Time {

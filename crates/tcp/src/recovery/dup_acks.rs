@@ -1,7 +1,7 @@
 //! Reno and NewReno: recovery that counts duplicate acknowledgements.
 
-use crate::recovery::{Acknowledgement, Action, LossRecovery, Recovery};
-use crate::send_queue::{DUP_THRESH, SendQueue};
+use crate::recovery::{Acknowledgement, Action, Expiry, LossRecovery, Recovery};
+use crate::send_queue::DUP_THRESH;
 
 /// Fast retransmit and fast recovery (RFC 5681 §3.2), and what becomes of them at a partial acknowledgement
 /// (RFC 6582).
@@ -61,7 +61,7 @@ impl DuplicateAcks {
         self.credit = DUP_THRESH * self.mss;
         ack.congestion.on_loss(ack.now, flight);
         ack.queue.lose_head();
-        Action { retransmit_now: true, leave_timer: false }
+        Action { retransmit_now: true, ..Action::default() }
     }
 
     fn end(&mut self) {
@@ -80,7 +80,7 @@ impl DuplicateAcks {
             self.credit += self.mss;
         }
         ack.queue.lose_head();
-        Action { retransmit_now: true, leave_timer }
+        Action { retransmit_now: true, leave_timer, ..Action::default() }
     }
 }
 
@@ -100,9 +100,10 @@ impl LossRecovery for DuplicateAcks {
         Action::default()
     }
 
-    fn on_timeout(&mut self, queue: &SendQueue) {
+    fn on_timeout(&mut self, expiry: &mut Expiry<'_>) {
+        expiry.lose_all();
         self.end();
-        self.recover = queue.nxt();
+        self.recover = expiry.queue.nxt();
     }
 
     fn credit(&self) -> u64 {

@@ -1,19 +1,25 @@
 //! Loss recovery: when a segment counts as lost, and when the repair is over.
 //!
 //! Reno and the two NewRenos judge by duplicate acknowledgements (`dup_acks.rs`), SACK
-//! recovery by the scoreboard (`selective.rs`). Lost segments are marked in the send queue; the sender
-//! sends them again before anything new, as the window allows.
+//! recovery by the scoreboard (`selective.rs`), RACK by the order of departures (`rack.rs`). Lost segments are
+//! marked in the send queue; the sender sends them again before anything new, as the window allows.
 
 mod dup_acks;
+mod probe;
+mod rack;
 mod reduction;
 mod selective;
+mod undo;
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use bentpipe_units::Time;
 
-use crate::congestion::CongestionControl;
+pub(crate) use probe::TailLossProbe;
+
+use crate::congestion::{CongestionControl, Phase};
 use crate::send_queue::{Piece, Progress, SendQueue};
 
 /// The variants of loss recovery.
@@ -29,19 +35,33 @@ pub enum Recovery {
     NewRenoSlowButSteady,
     /// RFC 6675.
     Sack,
+    /// RFC 8985: by the order of departures, with a timer for what may only be reordered; lost retransmissions
+    /// are found, too.
+    Rack,
 }
 
 impl Recovery {
     /// All of them.
-    pub const ALL: [Recovery; 4] =
-        [Recovery::Reno, Recovery::NewRenoImpatient, Recovery::NewRenoSlowButSteady, Recovery::Sack];
+    pub const ALL: [Recovery; 5] = [
+        Recovery::Reno,
+        Recovery::NewRenoImpatient,
+        Recovery::NewRenoSlowButSteady,
+        Recovery::Sack,
+        Recovery::Rack,
+    ];
 
-    /// `limited_transmit` is of the variants that count duplicates, `prr` of SACK recovery.
-    pub(crate) fn build(self, mss: u64, limited_transmit: bool, prr: bool) -> Box<dyn LossRecovery> {
+    /// One at work, with those of the `parts` that it has.
+    pub(crate) fn build(self, mss: u64, parts: Parts) -> Box<dyn LossRecovery> {
         match self {
-            Recovery::Sack => Box::new(selective::Selective::new(mss, prr)),
-            variant => Box::new(dup_acks::DuplicateAcks::new(variant, mss, limited_transmit)),
+            Recovery::Sack => Box::new(selective::Selective::new(mss, parts.rate_reduction)),
+            Recovery::Rack => Box::new(rack::Rack::new(mss, parts)),
+            variant => Box::new(dup_acks::DuplicateAcks::new(variant, mss, parts.limited_transmit)),
         }
+    }
+
+    /// Whether it needs selective acknowledgements, and goes by them.
+    pub(crate) fn is_selective(self) -> bool {
+        matches!(self, Recovery::Sack | Recovery::Rack)
     }
 
     fn name(self) -> &'static str {
@@ -50,6 +70,7 @@ impl Recovery {
             Recovery::NewRenoImpatient => "newreno-impatient",
             Recovery::NewRenoSlowButSteady => "newreno-slow-but-steady",
             Recovery::Sack => "sack",
+            Recovery::Rack => "rack",
         }
     }
 }
@@ -62,7 +83,9 @@ impl fmt::Display for Recovery {
 
 /// A name that no variant has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not a loss recovery: choose reno, newreno-impatient, newreno-slow-but-steady or sack")]
+#[error(
+    "\"{0}\" is not a loss recovery: choose reno, newreno-impatient, newreno-slow-but-steady, sack or rack"
+)]
 pub struct UnknownRecovery(String);
 
 impl FromStr for Recovery {
@@ -74,6 +97,19 @@ impl FromStr for Recovery {
     }
 }
 
+/// The parts of a variant that can be switched off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    /// RFC 3042, of the variants that count duplicates.
+    pub(crate) limited_transmit: bool,
+    /// Proportional rate reduction, of the selective ones.
+    pub(crate) rate_reduction: bool,
+    /// F-RTO (RFC 5682), of RACK.
+    pub(crate) forward_rto: bool,
+    /// A reduction that turns out to be spurious is undone (RFC 4015, RFC 3708), of RACK.
+    pub(crate) undo: bool,
+}
+
 /// What the sender is to do besides what its window allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Action {
@@ -82,6 +118,8 @@ pub(crate) struct Action {
     pub(crate) retransmit_now: bool,
     /// The acknowledgement advanced, but leaves the retransmission timer as it is.
     pub(crate) leave_timer: bool,
+    /// New data goes before what is lost, until the next acknowledgement (RFC 5682 §3.1, step 2).
+    pub(crate) new_first: bool,
 }
 
 /// An acknowledgement, after the send queue has taken it, and what it may change.
@@ -91,8 +129,35 @@ pub(crate) struct Acknowledgement<'a> {
     pub(crate) progress: Progress,
     /// It repeats the last one and nothing else (RFC 5681 §2).
     pub(crate) duplicate: bool,
+    /// The start of the millisecond in which the segment left that it answers, by the timestamps.
+    pub(crate) echoed: Option<Time>,
+    /// What has arrived twice, by a D-SACK block (RFC 2883); not what a tail loss probe has repeated.
+    pub(crate) twice: Option<(u64, u64)>,
+    /// The smoothed and the smallest round-trip time; zero before the first measurement.
+    pub(crate) srtt: Duration,
+    pub(crate) min_rtt: Duration,
     pub(crate) queue: &'a mut SendQueue,
     pub(crate) congestion: &'a mut dyn CongestionControl,
+}
+
+/// A timer has expired, that of retransmissions or a variant's own.
+#[derive(Debug)]
+pub(crate) struct Expiry<'a> {
+    pub(crate) now: Time,
+    /// The segment was not retransmitted by the timer before.
+    pub(crate) first: bool,
+    pub(crate) srtt: Duration,
+    pub(crate) min_rtt: Duration,
+    pub(crate) queue: &'a mut SendQueue,
+    pub(crate) congestion: &'a mut dyn CongestionControl,
+}
+
+impl Expiry<'_> {
+    /// Everything is lost, and the window is (RFC 5681 §3.1).
+    fn lose_all(&mut self) {
+        self.congestion.on_timeout(self.now, self.queue.outstanding(), self.first);
+        self.queue.lose_all();
+    }
 }
 
 /// A variant of loss recovery at work on one connection.
@@ -101,8 +166,18 @@ pub(crate) trait LossRecovery: fmt::Debug + Send {
     /// An acknowledgement arrived.
     fn on_ack(&mut self, ack: &mut Acknowledgement<'_>) -> Action;
 
-    /// The retransmission timer expired; everything in the queue is marked as lost.
-    fn on_timeout(&mut self, queue: &SendQueue);
+    /// The retransmission timer expired: it is to mark what is lost, and to tell the congestion control.
+    fn on_timeout(&mut self, expiry: &mut Expiry<'_>);
+
+    /// When it wants [`on_wake`](Self::on_wake) to be called.
+    fn wake_at(&self) -> Time {
+        Time::MAX
+    }
+
+    /// The moment has come.
+    fn on_wake(&mut self, expiry: &mut Expiry<'_>) -> Action {
+        Action::default()
+    }
 
     /// Bytes that have left the network beyond what the queue knows: one segment for each duplicate
     /// acknowledgement.
@@ -116,8 +191,16 @@ pub(crate) trait LossRecovery: fmt::Debug + Send {
         None
     }
 
+    /// Bytes that may be in flight during the repair; `None` leaves it to the congestion control.
+    fn window(&self) -> Option<u64> {
+        None
+    }
+
     /// Bytes were sent, for the first time or again.
     fn on_sent(&mut self, bytes: u64) {}
+
+    /// A segment that was lost was sent again.
+    fn on_sent_again(&mut self, now: Time) {}
 
     /// Something to send again though it is not known to be lost, when there is nothing new to send.
     fn rescue(&mut self, queue: &SendQueue) -> Option<Piece> {
@@ -126,6 +209,16 @@ pub(crate) trait LossRecovery: fmt::Debug + Send {
 
     /// Whether losses are being repaired.
     fn is_active(&self) -> bool;
+
+    /// How losses are being repaired.
+    fn phase(&self) -> Phase {
+        if self.is_active() { Phase::Recovery } else { Phase::Open }
+    }
+
+    /// Whether nothing is lost, nor in doubt: a tail loss probe has a place.
+    fn is_quiet(&self, queue: &SendQueue) -> bool {
+        !self.is_active() && queue.lost_bytes() == 0 && queue.sacked_segments() == 0
+    }
 }
 
 #[cfg(test)]

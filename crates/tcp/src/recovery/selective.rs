@@ -1,7 +1,7 @@
 //! SACK-based recovery (RFC 6675).
 
 use crate::recovery::reduction::Reduction;
-use crate::recovery::{Acknowledgement, Action, LossRecovery};
+use crate::recovery::{Acknowledgement, Action, Expiry, LossRecovery};
 use crate::send_queue::{DUP_THRESH, Piece, SendQueue};
 
 /// RFC 6675's algorithm over the scoreboard of the send queue.
@@ -52,7 +52,7 @@ impl Selective {
         ack.congestion.on_loss(ack.now, ack.queue.outstanding());
         self.reduction = self.prr.then(|| Reduction::new(self.mss, ack.queue.outstanding()));
         ack.queue.lose_head();
-        Action { retransmit_now: true, leave_timer: false }
+        Action { retransmit_now: true, ..Action::default() }
     }
 }
 
@@ -70,11 +70,12 @@ impl LossRecovery for Selective {
         action
     }
 
-    fn on_timeout(&mut self, queue: &SendQueue) {
+    fn on_timeout(&mut self, expiry: &mut Expiry<'_>) {
+        expiry.lose_all();
         self.active = false;
         self.reduction = None;
         self.duplicates = 0;
-        self.recovery_point = queue.nxt();
+        self.recovery_point = expiry.queue.nxt();
     }
 
     fn rescue(&mut self, queue: &SendQueue) -> Option<Piece> {

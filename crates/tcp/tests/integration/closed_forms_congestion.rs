@@ -12,8 +12,13 @@ use bentpipe_units::Time;
 
 const MSS: u64 = 1448;
 const INITIAL_WINDOW: u64 = 10;
-const PARAMETERS: Parameters =
-    Parameters { mss: MSS, initial_window: INITIAL_WINDOW * MSS, byte_counting_limit: None };
+const PARAMETERS: Parameters = Parameters {
+    mss: MSS,
+    initial_window: INITIAL_WINDOW * MSS,
+    byte_counting_limit: None,
+    hystart: false,
+    linux_cubic: false,
+};
 
 /// ρ alone: nothing but the growth of the window.
 const RHO_ONLY: Components =

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bentpipe_tcp::congestion::{Acked, Algorithm, Components, Feedback, Parameters};
+use bentpipe_tcp::RateSample;
+use bentpipe_tcp::congestion::{Acked, Algorithm, Components, Delivery, Feedback, Parameters, Phase};
 use bentpipe_units::{Rate, Time};
 use proptest::prelude::*;
 
@@ -12,6 +13,8 @@ const MSS: u64 = 1448;
 enum Event {
     Established(Option<Duration>),
     Ack(Acked),
+    Delivery(Delivery),
+    Window(u64, u64),
     Feedback(Feedback),
     Loss(u64),
     RecoveryEnd,
@@ -62,10 +65,41 @@ fn feedback() -> impl Strategy<Value = Event> {
     })
 }
 
+/// What is delivered does not go back; the rest may be anything.
+fn delivery() -> impl Strategy<Value = Event> {
+    let sample = (bytes(), duration(), 0u64..1 << 40, any::<bool>()).prop_map(
+        |(bytes, interval, prior_delivered, is_app_limited)| RateSample {
+            bytes,
+            interval,
+            prior_delivered,
+            is_app_limited,
+        },
+    );
+    let phase = prop_oneof![Just(Phase::Open), Just(Phase::Recovery), Just(Phase::Timeout)];
+    (acked(), bytes(), bytes(), phase, proptest::option::of(sample)).prop_map(
+        |(acked, delivered, lost, phase, sample)| {
+            Event::Delivery(Delivery {
+                now: acked.now,
+                bytes: acked.bytes,
+                delivered,
+                lost,
+                in_flight: acked.in_flight,
+                prior_in_flight: acked.in_flight,
+                rtt: acked.rtt,
+                srtt: acked.srtt,
+                phase,
+                sample,
+            })
+        },
+    )
+}
+
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         1 => proptest::option::of(duration()).prop_map(Event::Established),
         12 => acked().prop_map(Event::Ack),
+        6 => delivery(),
+        1 => (MSS..1 << 40, bytes()).prop_map(|(cwnd, ssthresh)| Event::Window(cwnd, ssthresh)),
         6 => feedback(),
         2 => bytes().prop_map(Event::Loss),
         2 => Just(Event::RecoveryEnd),
@@ -92,12 +126,14 @@ proptest! {
         byte_counting_limit in proptest::option::of(any::<u32>()),
         events in proptest::collection::vec(event(), 1..200),
     ) {
-        let mut control = algorithm.build(Parameters { mss, initial_window, byte_counting_limit });
+        let mut control = algorithm.build(Parameters { mss, initial_window, byte_counting_limit, hystart: false, linux_cubic: false });
         for event in events {
             let before = control.cwnd();
             match &event {
                 Event::Established(rtt) => control.on_established(Time::ZERO, *rtt),
                 Event::Ack(ack) => control.on_ack(ack),
+                Event::Delivery(delivery) => control.on_delivery(delivery),
+                Event::Window(cwnd, ssthresh) => control.set_window((*cwnd).max(mss), (*ssthresh).max(2 * mss)),
                 Event::Feedback(feedback) => control.on_feedback(feedback),
                 Event::Loss(in_flight) => control.on_loss(Time::ZERO, *in_flight),
                 Event::RecoveryEnd => control.on_recovery_end(Time::ZERO),

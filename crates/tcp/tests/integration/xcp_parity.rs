@@ -28,7 +28,13 @@ struct Pair {
 
 impl Pair {
     fn new(sender: XcpSender, rtt: Duration) -> Self {
-        let parameters = Parameters { mss: MSS, initial_window: 10 * MSS, byte_counting_limit: None };
+        let parameters = Parameters {
+            mss: MSS,
+            initial_window: 10 * MSS,
+            byte_counting_limit: None,
+            hystart: false,
+            linux_cubic: false,
+        };
         let rtt_us = rtt.as_micros() as u32;
         let socket = XcpSocket {
             max_pacing_rate: u64::MAX,

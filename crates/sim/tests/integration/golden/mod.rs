@@ -169,6 +169,16 @@ fn cubic_gives_the_known_table() {
 }
 
 #[test]
+fn bbr_gives_the_known_table() {
+    check_with("bbr", &["tcp.host.base=linux-stock", "tcp.host.recovery=rack", "tcp.host.congestion=bbr"]);
+}
+
+#[test]
+fn linux_as_it_comes_gives_the_known_table() {
+    check_with("linux-stock", &["tcp.host.base=linux-stock", "tcp.host.recovery=rack"]);
+}
+
+#[test]
 fn hybla_gives_the_known_table() {
     check_transfers("hybla");
 }

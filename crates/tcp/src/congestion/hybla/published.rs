@@ -198,6 +198,10 @@ impl CongestionControl for PublishedHybla {
         self.delivery.interrupt();
     }
 
+    fn set_window(&mut self, cwnd: u64, ssthresh: u64) {
+        self.standard.set_window(cwnd, ssthresh);
+    }
+
     fn on_idle(&mut self, _now: Time) {
         self.standard.cwnd = self.standard.cwnd.min(self.initial_window());
         self.delivery.interrupt();

@@ -7,8 +7,13 @@ use crate::congestion::{Acked, NO_SSTHRESH};
 
 const MSS: u64 = 1448;
 const INITIAL_WINDOW: u64 = 10;
-const PARAMETERS: Parameters =
-    Parameters { mss: MSS, initial_window: INITIAL_WINDOW * MSS, byte_counting_limit: None };
+const PARAMETERS: Parameters = Parameters {
+    mss: MSS,
+    initial_window: INITIAL_WINDOW * MSS,
+    byte_counting_limit: None,
+    hystart: false,
+    linux_cubic: false,
+};
 
 fn millis(rtt: u64) -> Duration {
     Duration::from_millis(rtt)

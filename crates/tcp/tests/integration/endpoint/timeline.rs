@@ -17,6 +17,8 @@ pub(crate) struct Timeline {
     pub(crate) now: Time,
     initial: u32,
     window: u16,
+    /// The timestamp that acknowledgements echo.
+    echo: Option<u32>,
     outbox: Vec<u32>,
 }
 
@@ -41,7 +43,8 @@ impl Timeline {
     /// The same with a given initial sequence number.
     pub(crate) fn established_from(config: Config, rtt: Duration, initial: u32) -> Self {
         let endpoint = Endpoint::connect(config, initial, Time::ZERO);
-        let mut timeline = Self { endpoint, now: Time::ZERO, initial, window: 65_535, outbox: Vec::new() };
+        let mut timeline =
+            Self { endpoint, now: Time::ZERO, initial, window: 65_535, echo: None, outbox: Vec::new() };
         let syn = timeline.endpoint.poll_transmit(Time::ZERO).expect("a SYN");
         assert_eq!((syn.flags, syn.seq), (Flags::SYN, initial));
         timeline.now += rtt;
@@ -52,7 +55,7 @@ impl Timeline {
                 ack: initial.wrapping_add(1),
                 window: 65_535,
                 flags: Flags::SYN | Flags::ACK,
-                syn: Some(SynOptions { mss: Some(MSS as u16), window_scale: Some(7), sack_permitted: true }),
+                syn: Some(SynOptions { mss: Some(config.mss), window_scale: Some(7), sack_permitted: true }),
                 timestamps: syn.timestamps.map(|own| Timestamps { value: 1, echo: own.value }),
                 ..Segment::default()
             },
@@ -98,6 +101,12 @@ impl Timeline {
         self
     }
 
+    /// From now on acknowledgements answer segments that left `millis` after the beginning.
+    pub(crate) fn answering(&mut self, millis: u32) -> &mut Self {
+        self.echo = Some(millis + 1);
+        self
+    }
+
     /// Segments up to number `n` are acknowledged.
     pub(crate) fn ack(&mut self, n: u32) -> &mut Self {
         self.sack(n, &[])
@@ -121,6 +130,7 @@ impl Timeline {
             ack: seq_behind(n),
             window: self.window,
             flags: Flags::ACK,
+            timestamps: self.echo.map(|echo| Timestamps { value: 1, echo }),
             sack,
             ..Segment::default()
         };

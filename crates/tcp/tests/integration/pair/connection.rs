@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bentpipe_tcp::{Config, Endpoint, Segment, State};
+use bentpipe_tcp::{Config, Endpoint, Recovery, Segment, State};
 use bentpipe_units::Time;
 
 use crate::pair::channel::{Channel, Conditions};
@@ -262,8 +262,12 @@ impl Pair {
             assert!(end <= here.edge.max(start), "side {side} sends beyond the window: {segment:?}");
             let variables = here.endpoint.variables();
             // A window that routers set is held by the pacing and rounded up to whole segments.
-            let rounded =
-                if here.config.congestion.wants_feedback() { u64::from(here.config.mss) } else { 0 };
+            // A tail loss probe is one segment beyond it.
+            let probes = here.config.recovery == Recovery::Rack && here.config.tail_loss_probe;
+            let rounded = match here.config.congestion.wants_feedback() || probes {
+                true => u64::from(here.config.mss),
+                false => 0,
+            };
             let window =
                 variables.cwnd.max(u64::from(here.config.mss)) + rounded + u64::from(segment.is_fin());
             // Proportional rate reduction comes down to the window in the course of a round trip.

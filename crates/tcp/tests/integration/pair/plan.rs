@@ -95,6 +95,7 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
     prop_oneof![
         Just(Algorithm::NewReno),
         Just(Algorithm::Cubic),
+        Just(Algorithm::Bbr),
         Just(Algorithm::Xcp(XcpSender::Xcp)),
         Just(Algorithm::Xcp(XcpSender::PXcp)),
         Just(Algorithm::Explicit { weight: NonZeroU32::MIN }),
@@ -111,8 +112,9 @@ fn buffer() -> impl Strategy<Value = u64> {
 pub(crate) fn config() -> impl Strategy<Value = Config> {
     let sizes = (88u16..1500, 1u32..20, buffer(), buffer());
     let delayed_ack = prop_oneof![Just(None), (1u64..200).prop_map(|n| Some(Duration::from_millis(n)))];
-    let choices = (0usize..4, algorithm(), prop::option::of(1u32..4), any::<bool>(), delayed_ack, 1u32..9);
-    (sizes, any::<[bool; 8]>(), choices).prop_map(
+    let choices =
+        (0..Recovery::ALL.len(), algorithm(), prop::option::of(1u32..4), any::<bool>(), delayed_ack, 1u32..9);
+    (sizes, any::<[bool; 14]>(), choices).prop_map(
         |((mss, initial_window, send_buffer, receive_buffer), switches, choices)| {
             let [
                 window_scaling,
@@ -123,6 +125,12 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 restart_after_idle,
                 proportional_rate_reduction,
                 lost_retransmissions,
+                tail_loss_probe,
+                forward_rto,
+                undo,
+                duplicate_sack,
+                hystart,
+                linux_cubic,
             ] = switches;
             let (recovery, congestion, byte_counting_limit, linux, delayed_ack, ack_every) = choices;
             let patient = SynSchedule { waits: None, ..SynSchedule::RFC6298 };
@@ -139,6 +147,12 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 limited_transmit,
                 proportional_rate_reduction,
                 lost_retransmissions,
+                tail_loss_probe,
+                forward_rto,
+                undo,
+                duplicate_sack,
+                hystart,
+                linux_cubic,
                 nagle,
                 restart_after_idle,
                 byte_counting_limit,
