@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use bentpipe_lab::experiment::{self, Experiment, Progress};
-use bentpipe_lab::results::{self, Results, Seeds, Written};
+use bentpipe_lab::results::{self, Plan, Results, Written};
 use bentpipe_testbed::require;
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -40,7 +40,8 @@ struct List {
 
 /// Run experiments: print tables and verdicts, write figures, CSV and a page for each.
 ///
-/// A claim that is contradicted is a result like any other: the exit code is 0 when the experiments have run.
+/// Each claim agrees with the data, is contradicted by them, or is undecided. A claim that is contradicted is a
+/// result like any other: the exit code is 0 when the experiments have run.
 #[derive(Debug, Args)]
 struct Run {
     /// The experiments, by name; "all" for all of them.
@@ -52,10 +53,17 @@ struct Run {
     /// Where figures, tables and pages go.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
-    /// With how many seeds each setting runs; each experiment has its own default.
+    /// With how many seeds each setting runs; each experiment has its own default. A number given here is
+    /// not exceeded unless --max-seeds is given, too.
     #[arg(long, value_name = "N", allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
+    /// With how many seeds at most: as long as a claim is undecided, an experiment runs with more, in two
+    /// steps. In virtual time the default is four times the experiment's own number; on the kernel no more
+    /// seeds are added.
+    #[arg(long, value_name = "N", allow_hyphen_values = true,
+          value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    max_seeds: Option<u64>,
     /// The first seed.
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     seed: u64,
@@ -99,6 +107,7 @@ impl List {
                     "title": experiment.title,
                     "source": experiment.source,
                     "seeds": experiment.seeds,
+                    "max_seeds": experiment.plan_in(results::World::Sim).most,
                     "worlds": experiment.worlds(),
                 })
             };
@@ -122,12 +131,12 @@ impl Run {
             super::log::to_stderr("warn");
         }
         let experiments = self.experiments(world)?;
-        let seeds =
-            experiments.iter().map(|experiment| self.seeds(experiment)).collect::<Result<Vec<_>, _>>()?;
+        let plans =
+            experiments.iter().map(|experiment| self.plan(experiment)).collect::<Result<Vec<_>, _>>()?;
         super::laboratory::prepare_folder(&self.out)?;
         let mut documents = Vec::new();
-        for (experiment, seeds) in experiments.into_iter().zip(seeds) {
-            let results = run_with_progress(experiment, world, seeds)?;
+        for (experiment, plan) in experiments.into_iter().zip(plans) {
+            let results = run_with_progress(experiment, world, self.seed, plan)?;
             let written = results.write(&self.out)?;
             if self.json {
                 documents.push(serde_json::to_value(results.document(&written))?);
@@ -164,15 +173,25 @@ impl Run {
         Ok(found)
     }
 
-    fn seeds(&self, experiment: &Experiment) -> anyhow::Result<Seeds> {
-        let count = self.seeds.unwrap_or(experiment.seeds_in(self.on.into()));
+    /// With how many seeds an experiment begins, and with how many it ends at the latest.
+    fn plan(&self, experiment: &Experiment) -> anyhow::Result<Plan> {
+        let default = experiment.plan_in(self.on.into());
+        let (from, most) = match (self.seeds, self.max_seeds) {
+            (None, None) => (default.from, default.most),
+            (None, Some(most)) => (default.from.min(most), most),
+            (Some(from), most) => (from, most.unwrap_or(from)),
+        };
         ensure!(
-            self.seed.checked_add(count).is_some(),
-            "there are no {count} seeds from {} on: use --seed {} or less",
-            self.seed,
-            u64::MAX - count
+            from <= most,
+            "--max-seeds {most} is less than --seeds {from}: use --max-seeds {from} or more"
         );
-        Ok(Seeds { first: self.seed, count })
+        ensure!(
+            self.seed.checked_add(most).is_some(),
+            "there are no {most} seeds from {} on: use --seed {} or less",
+            self.seed,
+            u64::MAX - most
+        );
+        Ok(Plan { from, most })
     }
 }
 
@@ -180,7 +199,8 @@ impl Run {
 fn run_with_progress(
     experiment: &Experiment,
     world: results::World,
-    seeds: Seeds,
+    first_seed: u64,
+    plan: Plan,
 ) -> anyhow::Result<Results> {
     let progress = Progress::default();
     let style = ProgressStyle::with_template(BAR).expect("the template is valid");
@@ -188,7 +208,7 @@ fn run_with_progress(
     let bar = bar.with_style(style).with_prefix(experiment.name);
     let started = Instant::now();
     let results = std::thread::scope(|scope| {
-        let run = scope.spawn(|| experiment.run(world, seeds, &progress));
+        let run = scope.spawn(|| experiment.run(world, first_seed, plan, &progress));
         while !run.is_finished() {
             let (done, planned) = progress.get();
             bar.set_length(planned);

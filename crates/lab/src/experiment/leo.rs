@@ -45,17 +45,21 @@ fn fixed() -> LeoHandovers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::{Level, Outcome};
     use crate::experiment::{Lab, Progress};
     use crate::results::Seeds;
 
     #[test]
     fn in_virtual_time_each_trace_has_its_row_and_most_of_it_is_used() {
-        let lab = Lab { seeds: Seeds { first: 1, count: 1 }, progress: &Progress::default() };
+        let progress = Progress::default();
+        let lab = Lab::new(Seeds { first: 1, count: 1 }, &progress);
         let study = Study { lasts: 20.0, ..study(1) };
         let output = study.virtual_time(&lab).unwrap();
         assert_eq!(output.tables[0].content.rows().len(), 2);
-        assert_eq!(output.verdicts.len(), 3);
-        let holds = |claim: usize| output.verdicts[claim].agrees;
-        assert!(holds(0) && holds(1), "{:#?}", output.verdicts);
+        assert_eq!(output.claims.len(), 3);
+        let verdicts: Vec<_> = output.claims.iter().map(|claim| claim.judge(Level::of_looks(1))).collect();
+        assert_eq!(verdicts[1].outcome, Outcome::Undecided, "one run refutes nothing: {verdicts:#?}");
+        let share: f64 = verdicts[0].observed.split('%').next().unwrap().parse().unwrap();
+        assert!(share >= 95.0, "{verdicts:#?}");
     }
 }

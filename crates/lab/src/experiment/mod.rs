@@ -1,5 +1,6 @@
-//! The published experiments. Each is a function from seeds to [`Results`]; its verdicts are computed from
-//! the data.
+//! The published experiments. Each is a function from seeds to claims with their data, tables and figures, from
+//! which [`Results`] are made. As long as a claim is undecided, an experiment runs with more seeds, up to the
+//! limit of its [`Plan`].
 //!
 //! In virtual time, an experiment sets parameters of a file in `scenarios/` for each scheme and point that it
 //! compares, and runs the resulting scenarios with every seed on all cores ([`Lab::sweep`]). On the kernel,
@@ -31,16 +32,19 @@ mod unknown_capacity;
 mod varying;
 mod xcp_boxes;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::{FlowResult, Observer, RunResult, Scenario, Unobserved, run};
 use rayon::prelude::*;
 
 use crate::Error;
+use crate::claim::{Claim, Outcome};
 use crate::figure::Figure;
-use crate::results::{Part, Results, Seeds, Verdict, World};
-use crate::statistics::Summary;
+use crate::results::{Part, Plan, Results, Seeds, World};
+use crate::statistics::Sample;
 use crate::table::Table;
 use curves::{Curves, Measure, Scheme, listed, rows};
 
@@ -60,19 +64,23 @@ pub struct Experiment {
     on_kernel: Option<(u64, RunFn)>,
 }
 
+/// How many times the default number of seeds an experiment in virtual time may have.
+const MORE: u64 = 4;
+
 /// Runs an experiment.
 type RunFn = fn(&Lab<'_>) -> Result<Output, Error>;
 
 /// The part of [`Results`] that a run produces.
 #[derive(Debug, Default)]
 struct Output {
-    verdicts: Vec<Verdict>,
+    claims: Vec<Claim>,
     tables: Vec<Part<Table>>,
     figures: Vec<Part<Figure>>,
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 28] = [
+pub const ALL: [Experiment; 29] = [
+    psats09::FIG3,
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -145,31 +153,53 @@ impl Experiment {
         }
     }
 
-    /// Runs it in virtual time, or with the TCP of this machine's kernel.
+    /// How many seeds it may have in a world, unless told otherwise: in virtual time four times the default, on
+    /// the kernel, where a seed takes minutes, no more than the default.
+    pub fn plan_in(&self, world: World) -> Plan {
+        let from = self.seeds_in(world);
+        match world {
+            World::Sim => Plan { from, most: MORE * from },
+            World::Kernel => Plan::fixed(from),
+        }
+    }
+
+    /// Runs it in virtual time, or with the TCP of this machine's kernel, with the seeds from `first` on.
     ///
     /// # Errors
     /// [`Error::Scenario`] if a scenario is invalid, [`Error::NotInThisWorld`] if it cannot run on the
     /// kernel, and there any error of the namespaces, links and proxies.
-    pub fn run(&self, world: World, seeds: Seeds, progress: &Progress) -> Result<Results, Error> {
+    pub fn run(&self, world: World, first: u64, plan: Plan, progress: &Progress) -> Result<Results, Error> {
         let run = match (world, self.on_kernel) {
             (World::Sim, _) => self.run,
             (World::Kernel, Some((_, run))) => run,
             (World::Kernel, None) => return Err(self.not_on_kernel()),
         };
-        let output = run(&Lab { seeds, progress })?;
-        Ok(Results {
-            name: match world {
-                World::Sim => self.name.into(),
-                World::Kernel => format!("{}-kernel", self.name),
-            },
-            title: self.title.into(),
-            source: self.source.into(),
-            world,
-            seeds,
-            verdicts: output.verdicts,
-            tables: output.tables,
-            figures: output.figures,
-        })
+        let mut lab = Lab::new(Seeds { first, count: plan.from }, progress);
+        let looks = plan.looks();
+        for (look, &count) in looks.iter().enumerate() {
+            lab.begin(count);
+            let output = run(&lab)?;
+            let verdicts: Vec<_> = output.claims.iter().map(|claim| claim.judge(plan.level())).collect();
+            let undecided = verdicts.iter().any(|verdict| verdict.outcome == Outcome::Undecided);
+            if undecided && look + 1 < looks.len() {
+                continue;
+            }
+            return Ok(Results {
+                name: match world {
+                    World::Sim => self.name.into(),
+                    World::Kernel => format!("{}-kernel", self.name),
+                },
+                title: self.title.into(),
+                source: self.source.into(),
+                world,
+                seeds: lab.seeds,
+                plan,
+                verdicts,
+                tables: output.tables,
+                figures: output.figures,
+            });
+        }
+        unreachable!("a plan has a look, and the last one returns")
     }
 
     fn not_on_kernel(&self) -> Error {
@@ -179,10 +209,51 @@ impl Experiment {
     }
 }
 
-/// The seeds that an experiment runs with, and the progress that it reports.
+/// The seeds that an experiment runs with, the progress that it reports, and what has already run.
 struct Lab<'a> {
     seeds: Seeds,
     progress: &'a Progress,
+    done: Done,
+}
+
+/// The runs of earlier looks. An experiment makes the same calls of [`Lab::observe`] at each look, and only its
+/// new seeds run.
+#[derive(Debug, Default)]
+struct Done {
+    calls: AtomicUsize,
+    /// By call: a `Vec<Runs<O>>`.
+    runs: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+impl Done {
+    /// The runs of this call at the look before, and its index.
+    fn next<O: Send + Sync + 'static>(&self) -> (usize, Option<Vec<Runs<O>>>) {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let done = self.runs.lock().expect("no run panicked");
+        let runs = done.get(call).map(|runs| runs.downcast_ref::<Vec<Runs<O>>>().cloned());
+        (call, runs.map(|runs| runs.expect("a look makes the calls of the one before")))
+    }
+
+    fn keep<O: Send + Sync + 'static>(&self, call: usize, runs: &[Runs<O>]) {
+        let mut done = self.runs.lock().expect("no run panicked");
+        let runs: Box<dyn Any + Send> = Box::new(runs.to_vec());
+        match done.get_mut(call) {
+            Some(place) => *place = runs,
+            None => done.push(runs),
+        }
+    }
+}
+
+impl<'a> Lab<'a> {
+    fn new(seeds: Seeds, progress: &'a Progress) -> Self {
+        Self { seeds, progress, done: Done::default() }
+    }
+
+    /// Begins a look with so many seeds.
+    fn begin(&mut self, seeds: u64) {
+        self.seeds.count = seeds;
+        *self.done.calls.get_mut() = 0;
+    }
 }
 
 impl Lab<'_> {
@@ -224,30 +295,66 @@ impl Lab<'_> {
         Ok(rows(self.run(&self.scenarios(file, schemes, points, settings)?), points.len()))
     }
 
+    /// The same where the settings depend on the seed, too.
+    fn sweep_by_seed<S: Copy, P: Copy>(
+        &self,
+        file: &(&str, &str),
+        schemes: &[S],
+        points: &[P],
+        settings: impl Fn(S, P, u64) -> Vec<String>,
+    ) -> Result<Vec<Vec<Runs>>, Error> {
+        let by_seed = self
+            .seeds()
+            .map(|seed| self.scenarios(file, schemes, points, |scheme, point| settings(scheme, point, seed)));
+        let by_seed = by_seed.collect::<Result<Vec<_>, _>>()?;
+        let scenario =
+            |index: usize, seed: u64| &by_seed[seed.wrapping_sub(self.seeds.first) as usize][index];
+        let count = schemes.len() * points.len();
+        Ok(rows(self.observe_each(count, scenario, || Unobserved), points.len()))
+    }
+
     /// Runs each scenario with each seed, on all cores. The results are in the order of the scenarios.
     fn run(&self, scenarios: &[Scenario]) -> Vec<Runs> {
         self.observe(scenarios, || Unobserved)
     }
 
     /// The same, with an observer for each run.
-    fn observe<O: Observer + Send>(
+    fn observe<O: Observer + Send + Sync + 'static>(
         &self,
         scenarios: &[Scenario],
         observer: impl Fn() -> O + Sync,
     ) -> Vec<Runs<O>> {
-        let seeds = self.seeds.count;
-        let jobs = scenarios.len() as u64 * seeds;
+        self.observe_each(scenarios.len(), |index, _| &scenarios[index], observer)
+    }
+
+    /// Runs `count` scenarios, of which `scenario` has one for each index and seed.
+    fn observe_each<'s, O: Observer + Send + Sync + 'static>(
+        &self,
+        count: usize,
+        scenario: impl Fn(usize, u64) -> &'s Scenario + Sync,
+        observer: impl Fn() -> O + Sync,
+    ) -> Vec<Runs<O>> {
+        let (call, known) = self.done.next::<O>();
+        let mut runs = known.unwrap_or_else(|| vec![Runs(Vec::new()); count]);
+        let done = runs.first().map_or(0, |runs| runs.0.len() as u64);
+        let fresh = self.seeds.count - done;
+        let jobs = count as u64 * fresh;
         self.progress.planned.fetch_add(jobs, Ordering::Relaxed);
-        let job = |index: u64| {
-            let (scenario, mut observer) = (&scenarios[(index / seeds) as usize], observer());
-            let result = run(scenario, self.seeds.first.wrapping_add(index % seeds), &mut observer);
+        let job = |job: u64| {
+            let (index, seed) = ((job / fresh) as usize, self.seeds.first.wrapping_add(done + job % fresh));
+            let mut observer = observer();
+            let result = run(scenario(index, seed), seed, &mut observer);
             self.progress.done.fetch_add(1, Ordering::Relaxed);
-            (result, observer)
+            Arc::new((result, observer))
         };
         // One at a time, because the lengths of runs differ by orders of magnitude.
-        let results: Vec<(RunResult, O)> =
+        let results: Vec<Arc<(RunResult, O)>> =
             (0..jobs as usize).into_par_iter().with_max_len(1).map(|index| job(index as u64)).collect();
-        rows(results, seeds as usize).into_iter().map(Runs).collect()
+        for (runs, results) in runs.iter_mut().zip(rows(results, fresh as usize)) {
+            runs.0.extend(results);
+        }
+        self.done.keep(call, &runs);
+        runs
     }
 
     /// Runs jobs in real time, `at_once` of them at the same time, so that a disturbance of the machine
@@ -280,33 +387,49 @@ impl Lab<'_> {
 }
 
 /// The results of one scenario with all seeds, each with its observer.
-#[derive(Debug, Clone)]
-struct Runs<O = Unobserved>(Vec<(RunResult, O)>);
+#[derive(Debug)]
+struct Runs<O = Unobserved>(Vec<Arc<(RunResult, O)>>);
+
+impl<O> Clone for Runs<O> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
 
 impl<O> Runs<O> {
     fn results(&self) -> impl Iterator<Item = &RunResult> {
-        self.0.iter().map(|(result, _)| result)
+        self.0.iter().map(|run| &run.0)
+    }
+
+    fn observers(&self) -> impl Iterator<Item = &O> {
+        self.0.iter().map(|run| &run.1)
     }
 
     /// A measure over the seeds.
-    fn summary(&self, measure: impl Fn(&RunResult) -> f64) -> Summary {
+    fn sample(&self, measure: impl Fn(&RunResult) -> f64) -> Sample {
         over_seeds(self.results().map(measure))
     }
 
     /// A measure of the observers over the seeds.
-    fn observed(&self, measure: impl Fn(&O) -> f64) -> Summary {
-        over_seeds(self.0.iter().map(|(_, observer)| measure(observer)))
+    fn observed(&self, measure: impl Fn(&O) -> f64) -> Sample {
+        over_seeds(self.observers().map(measure))
     }
 
     /// A measure of the first flow, which is the one that the scenario is about.
-    fn first_flow(&self, measure: impl Fn(&FlowResult) -> f64) -> Summary {
-        self.summary(|run| measure(&run.flows[0]))
+    fn first_flow(&self, measure: impl Fn(&FlowResult) -> f64) -> Sample {
+        self.sample(|run| measure(&run.flows[0]))
     }
 }
 
-/// Summarises a measure over the seeds of an experiment, which has at least one.
-fn over_seeds(values: impl Iterator<Item = f64>) -> Summary {
-    Summary::of(&values.collect::<Vec<_>>()).expect("an experiment has a seed")
+/// A measure over the seeds of an experiment, which has at least one.
+fn over_seeds(values: impl Iterator<Item = f64>) -> Sample {
+    Sample::of(values.collect::<Vec<_>>()).expect("an experiment has a seed, and measures are finite")
+}
+
+/// An experiment with so many seeds from 1 on, and no more.
+#[cfg(test)]
+fn in_virtual_time(experiment: &Experiment, seeds: u64) -> Results {
+    experiment.run(World::Sim, 1, Plan::fixed(seeds), &Progress::default()).unwrap()
 }
 
 #[cfg(test)]
@@ -319,13 +442,30 @@ mod tests {
         assert!(ALL.iter().all(|experiment| error.contains(experiment.name)), "{error}");
     }
 
+    /// With more seeds until its claims are decided, of which that of the published Hybla is not at once.
     #[test]
     fn the_results_do_not_depend_on_the_number_of_threads() {
         let outcome = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let seeds = Seeds { first: 1, count: 2 };
-            pool.install(|| pepsal::PER.run(World::Sim, seeds, &Progress::default())).unwrap()
+            let plan = Plan { from: 1, most: 2 };
+            pool.install(|| pepsal::PER.run(World::Sim, 1, plan, &Progress::default())).unwrap()
         };
         assert_eq!(outcome(1), outcome(3));
+        assert_eq!(outcome(1).seeds.count, 2, "a claim of one seed is undecided");
+    }
+
+    #[test]
+    fn a_look_again_has_the_runs_of_all_seeds_and_runs_only_the_new_ones() {
+        let all = |lab: &Lab<'_>| {
+            let scenario = lab.scenario(&pepsal::SCENARIO, &["duration=5s".into()]).unwrap();
+            lab.run(&[scenario])[0].sample(|run| run.flows[0].goodput_bps)
+        };
+        let progress = Progress::default();
+        let mut lab = Lab::new(Seeds { first: 3, count: 2 }, &progress);
+        all(&lab);
+        lab.begin(5);
+        let looked_again = all(&lab);
+        assert_eq!(progress.get(), (5, 5));
+        assert_eq!(looked_again, all(&Lab::new(Seeds { first: 3, count: 5 }, &Progress::default())));
     }
 }

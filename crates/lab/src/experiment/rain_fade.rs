@@ -55,15 +55,19 @@ fn drawn_front(time_compression: f64) -> RainFront {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::{Level, Outcome};
     use crate::experiment::{Lab, Progress};
     use crate::results::Seeds;
 
     #[test]
     fn in_virtual_time_a_leg_that_is_told_nothing_has_what_one_that_is_told_has() {
-        let lab = Lab { seeds: Seeds { first: 1, count: 1 }, progress: &Progress::default() };
+        let progress = Progress::default();
+        let lab = Lab::new(Seeds { first: 1, count: 1 }, &progress);
         let output = study(1, TIME_COMPRESSION).virtual_time(&lab).unwrap();
         assert_eq!(output.tables[0].content.rows().len(), 2);
-        assert_eq!(output.verdicts.len(), 3);
-        assert!(output.verdicts[2].agrees, "{:#?}", output.verdicts);
+        assert_eq!(output.claims.len(), 3);
+        // One run of each front refutes nothing; to show something takes more.
+        let verdicts: Vec<_> = output.claims.iter().map(|claim| claim.judge(Level::of_looks(1))).collect();
+        assert_eq!(verdicts[2].outcome, Outcome::Undecided, "{verdicts:#?}");
     }
 }

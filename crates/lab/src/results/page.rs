@@ -5,11 +5,8 @@ use std::path::{Path, PathBuf};
 
 use bentpipe_table::escape_markdown as escaped;
 
-use super::{Part, Results, Verdict};
+use super::{Outcome, Part, Results, Verdict};
 
-/// As wide as the longer of the two.
-const AGREES: &str = "not contradicted ";
-const DIFFERS: &str = "CONTRADICTED     ";
 /// Longer tables are for programs; for people, the text refers to the CSV file.
 const MOST_ROWS: usize = 40;
 
@@ -30,10 +27,18 @@ pub(super) fn text(results: &Results) -> String {
     if !results.verdicts.is_empty() {
         text.push('\n');
     }
-    for Verdict { claim, agrees, observed } in &results.verdicts {
-        let word = if *agrees { AGREES } else { DIFFERS };
-        let indent = " ".repeat(word.len());
-        writeln!(text, "{word} {claim}\n{indent} {observed}").expect("memory takes text");
+    for verdict in &results.verdicts {
+        let Verdict { claim, label, outcome, observed, .. } = verdict;
+        // As wide as the longest outcome; what the data refute stands out.
+        let word = match outcome {
+            Outcome::Contradicts => outcome.word().to_uppercase(),
+            _ => outcome.word().to_owned(),
+        };
+        let whose = match (&verdict.reference, label) {
+            (Some(reference), label) => format!("{}, {reference}", label.word()),
+            (None, label) => label.word().to_owned(),
+        };
+        writeln!(text, "{word:12} {claim} [{whose}]\n{:12} {observed}", "").expect("memory takes text");
     }
     text
 }
@@ -45,10 +50,11 @@ pub(super) fn markdown(results: &Results, tables: &[PathBuf], figures: &[PathBuf
     let name = name.strip_suffix("-kernel").unwrap_or(name);
     let (title, source) = (escaped(&results.title), escaped(&results.source));
     let mut page = format!(
-        "# {title}\n\nSource: {source}.\n\n`bentpipe lab run {name} --on {world} --seed {} --seeds {}`.\n",
-        seeds.first, seeds.count
+        "# {title}\n\nSource: {source}.\n\n`bentpipe lab run {name} --on {world} --seed {} --seeds {} --max-seeds \
+         {}`, {seeds}.\n",
+        seeds.first, results.plan.from, results.plan.most
     );
-    page += &verdicts(&results.verdicts);
+    page += &verdicts(results);
     for (path, figure) in figures.iter().zip(&results.figures) {
         let (title, file) = (escaped(figure.content.title()), file_name(path));
         page += &format!("\n![{title}]({file})\n");
@@ -64,14 +70,22 @@ pub(super) fn markdown(results: &Results, tables: &[PathBuf], figures: &[PathBuf
     page
 }
 
-fn verdicts(verdicts: &[Verdict]) -> String {
-    if verdicts.is_empty() {
+fn verdicts(results: &Results) -> String {
+    if results.verdicts.is_empty() {
         return String::new();
     }
-    let mut rows = "\n| what must come out | | what came out |\n|---|---|---|\n".to_owned();
-    for Verdict { claim, agrees, observed } in verdicts {
-        let word = if *agrees { "not contradicted" } else { "**contradicted**" };
-        rows += &format!("| {} | {word} | {} |\n", escaped(claim), escaped(observed));
+    let mut rows = "\n| claim | whose | outcome | observed |\n|---|---|---|---|\n".to_owned();
+    for verdict in &results.verdicts {
+        let Verdict { claim, label, outcome, observed, .. } = verdict;
+        let word = match outcome {
+            Outcome::Contradicts => format!("**{}**", outcome.word()),
+            _ => outcome.word().to_owned(),
+        };
+        let whose = match &verdict.reference {
+            Some(reference) => format!("{}: {}", label.word(), escaped(reference)),
+            None => label.word().to_owned(),
+        };
+        rows += &format!("| {} | {whose} | {word} | {} |\n", escaped(claim), escaped(observed));
     }
     rows
 }
