@@ -20,7 +20,7 @@ pub(super) const CROWD: Experiment = Experiment {
     name: "crowd",
     title: "50 connections that send 30 kB each at the same moment, over 10 Mbit/s and 600 ms",
     source: "ours",
-    seeds: 10,
+    seeds: 20,
     run: virtual_time,
     on_kernel: Some((3, kernel)),
 };

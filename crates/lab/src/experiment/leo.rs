@@ -12,7 +12,7 @@ pub(super) const LEO: Experiment = Experiment {
     name: "leo",
     title: "Explicit rates on low-orbit links that change at handovers every 15 s, and nobody knows the rate",
     source: "ours",
-    seeds: 1,
+    seeds: 2,
     run: |lab| study(DRAWN).virtual_time(lab),
     on_kernel: Some((1, |lab| study(DRAWN).kernel(lab))),
 };

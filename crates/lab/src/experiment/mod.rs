@@ -65,7 +65,7 @@ pub struct Experiment {
 }
 
 /// How many times the default number of seeds an experiment in virtual time may have.
-const MORE: u64 = 4;
+const MORE: u64 = 2;
 
 /// Runs an experiment.
 type RunFn = fn(&Lab<'_>) -> Result<Output, Error>;
@@ -153,7 +153,7 @@ impl Experiment {
         }
     }
 
-    /// How many seeds it may have in a world, unless told otherwise: in virtual time four times the default, on
+    /// How many seeds it may have in a world, unless told otherwise: in virtual time twice the default, on
     /// the kernel, where a seed takes minutes, no more than the default.
     pub fn plan_in(&self, world: World) -> Plan {
         let from = self.seeds_in(world);

@@ -35,7 +35,7 @@ pub(super) const FIG4: Experiment = Experiment {
     name: "psats09-fig4",
     title: "End-to-end TCP and PEPsal through the tunnels of a railway",
     source: SOURCE,
-    seeds: 20,
+    seeds: 10,
     run: fig4,
     on_kernel: None,
 };
@@ -44,7 +44,7 @@ pub(super) const FIG5: Experiment = Experiment {
     name: "psats09-fig5",
     title: "The maximum RTO on the satellite leg, through the tunnels of a railway",
     source: SOURCE,
-    seeds: 20,
+    seeds: 10,
     run: fig5,
     on_kernel: None,
 };

@@ -11,7 +11,7 @@ pub(super) const RAIN_FADE: Experiment = Experiment {
     name: "rain-fade",
     title: "Explicit rates below rain fronts, where nobody knows the rate",
     source: "ours",
-    seeds: 1,
+    seeds: 2,
     run: |lab| study(DRAWN, 1.0).virtual_time(lab),
     on_kernel: Some((1, |lab| study(DRAWN, TIME_COMPRESSION).kernel(lab))),
 };

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_terminal_sees_tables_and_which_claims_are_contradicted() {
+    fn the_terminal_sees_tables_and_the_outcome_of_each_claim() {
         let expected = "\
 psats09-fig4: Over the railway
 Caini, Firrincieli, Lacamera, PSATS 2009, figure 4; sim, 3 seeds from 1
@@ -110,10 +110,12 @@ Goodput by way
 way     goodput (Mbit/s)
 PEPsal       4.20 ± 0.25
 
-not contradicted  Hybla is far above Reno
-                  14.0 times at 60 km/h
-CONTRADICTED      PEPsal is within 5% of Hybla
-                  7.2% below at 180 km/h
+agrees       Hybla is far above Reno: 3 times or more [expected, figure 4]
+             13.6 times [13.4, 13.7] at 60 km/h (90% intervals, 3 seeds; detects 2%)
+undecided    PEPsal is within 5% of Hybla [stated, figure 4]
+             1.00 times [0.92, 1.08] (90% intervals, 3 seeds; detects 14.2%)
+CONTRADICTED 33 tunnels [ours]
+             32 tunnels (without randomness)
 ";
         assert_eq!(text(&results()), expected);
     }
@@ -125,12 +127,13 @@ CONTRADICTED      PEPsal is within 5% of Hybla
 
 Source: Caini, Firrincieli, Lacamera, PSATS 2009, figure 4.
 
-`bentpipe lab run psats09-fig4 --on sim --seed 1 --seeds 3`.
+`bentpipe lab run psats09-fig4 --on sim --seed 1 --seeds 3 --max-seeds 12`, 3 seeds from 1.
 
-| what must come out | | what came out |
-|---|---|---|
-| Hybla is far above Reno | not contradicted | 14.0 times at 60 km/h |
-| PEPsal is within 5% of Hybla | **contradicted** | 7.2% below at 180 km/h |
+| claim | whose | outcome | observed |
+|---|---|---|---|
+| Hybla is far above Reno: 3 times or more | expected: figure 4 | agrees | 13.6 times \\[13.4, 13.7\\] at 60 km/h (90% intervals, 3 seeds; detects 2%) |
+| PEPsal is within 5% of Hybla | stated: figure 4 | undecided | 1.00 times \\[0.92, 1.08\\] (90% intervals, 3 seeds; detects 14.2%) |
+| 33 tunnels | ours | **contradicted** | 32 tunnels (without randomness) |
 
 ![Goodput](a.svg)
 

@@ -17,7 +17,7 @@ pub(in super::super) const FIG4: Experiment = Experiment {
     name: "surrey-fig4",
     title: "What the gateway must hold, by packet error rate",
     source: SOURCE,
-    seeds: 25,
+    seeds: 50,
     run: fig4,
     on_kernel: None,
 };

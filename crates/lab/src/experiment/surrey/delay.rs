@@ -14,7 +14,7 @@ pub(in super::super) const DELAY: Experiment = Experiment {
     name: "surrey-delay",
     title: "How long to delay duplicate ACKs, by the link's round trip",
     source: SOURCE,
-    seeds: 25,
+    seeds: 50,
     run: delay,
     on_kernel: None,
 };

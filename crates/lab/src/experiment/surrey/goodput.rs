@@ -15,7 +15,7 @@ pub(in super::super) const FIG2: Experiment = Experiment {
     name: "surrey-fig2",
     title: "Five ways to a satellite host, by packet error rate",
     source: SOURCE,
-    seeds: 25,
+    seeds: 50,
     run: fig2,
     on_kernel: None,
 };

@@ -15,7 +15,7 @@ pub(in super::super) const FIG3: Experiment = Experiment {
     name: "surrey-fig3",
     title: "The sender's window with split SACK and with Snoop",
     source: SOURCE,
-    seeds: 25,
+    seeds: 50,
     run: fig3,
     on_kernel: None,
 };
