@@ -292,6 +292,6 @@ mod tests {
             "{:#?}",
             results.verdicts
         );
-        assert!(results.verdicts[2].agrees(), "{:#?}", results.verdicts);
+        assert!(results.verdicts[4].agrees(), "{:#?}", results.verdicts);
     }
 }
