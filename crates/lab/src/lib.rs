@@ -6,6 +6,7 @@
 //! [`figure`] show the result. The published experiments are in [`experiment`].
 #![forbid(unsafe_code)]
 
+pub mod claim;
 pub mod course;
 pub mod crowd;
 pub mod demo;

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::Error;
+use crate::claim::Level;
+pub use crate::claim::{Label, Outcome, Verdict};
 use crate::figure::Figure;
 use crate::file::write_whole;
 use crate::table::Table;
@@ -28,6 +30,9 @@ pub struct Results {
     /// The seeds of its runs.
     #[serde(flatten)]
     pub seeds: Seeds,
+    /// The seeds with which it began, and with how many it would have ended.
+    #[serde(flatten)]
+    pub plan: Plan,
     /// The claims, and whether they hold.
     pub verdicts: Vec<Verdict>,
     /// The numbers.
@@ -59,15 +64,16 @@ pub struct Seeds {
     pub first: u64,
 }
 
-/// Whether a claim holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verdict {
-    /// The claim, a sentence.
-    pub claim: String,
-    /// Whether it did.
-    pub agrees: bool,
-    /// The observation, with the numbers that support or refute the claim.
-    pub observed: String,
+/// How many seeds an experiment has: it looks at the claims after `from` seeds, and again after more as long as
+/// one is undecided, up to `most`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// The seeds of the first look, one or more.
+    #[serde(rename = "from_seeds")]
+    pub from: u64,
+    /// Those of the last one, as many or more.
+    #[serde(rename = "max_seeds")]
+    pub most: u64,
 }
 
 /// A table or figure, and the suffix of its file's name if the experiment has several.
@@ -100,9 +106,14 @@ pub struct Document<'a> {
 }
 
 impl Results {
-    /// Whether everything came out that must.
+    /// Whether every claim agrees.
     pub fn agrees(&self) -> bool {
-        self.verdicts.iter().all(|verdict| verdict.agrees)
+        self.verdicts.iter().all(Verdict::agrees)
+    }
+
+    /// The claims that the data refute.
+    pub fn contradicted(&self) -> impl Iterator<Item = &Verdict> {
+        self.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Contradicts)
     }
 
     /// The title, the tables and the verdicts for a terminal.
@@ -141,12 +152,26 @@ impl Results {
     }
 }
 
-impl Verdict {
-    /// A claim, whether the data agree with it, and by which figures.
-    pub fn new(claim: impl Into<String>, agrees: bool, observed: impl Into<String>) -> Self {
-        let (claim, observed) = (claim.into(), observed.into());
-        debug_assert!(observed.contains(|letter: char| letter.is_ascii_digit()), "no figure for \"{claim}\"");
-        Self { claim, agrees, observed }
+impl Plan {
+    /// A plan that looks once.
+    pub fn fixed(seeds: u64) -> Self {
+        Self { from: seeds, most: seeds }
+    }
+
+    /// The number of seeds at each look. They are known before the first one: one look if the number is fixed,
+    /// two up to less than four times as many, else three, each with the same factor.
+    pub fn looks(self) -> Vec<u64> {
+        let Self { from, most } = self;
+        match most {
+            _ if most <= from => vec![from],
+            _ if most < 4 * from => vec![from, most],
+            _ => vec![from, (from as f64 * most as f64).sqrt().round() as u64, most],
+        }
+    }
+
+    /// The level of each look.
+    pub fn level(self) -> Level {
+        Level::of_looks(self.looks().len() as u32)
     }
 }
 
@@ -209,10 +234,26 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::claim::{Claim, Range};
     use crate::figure::{Axis, BarChart, BarGroup, Plot, Series, Style};
     use crate::file::tests::Folder;
-    use crate::statistics::Summary;
+    use crate::statistics::{Sample, Summary};
     use crate::table::{Cell, Column};
+
+    fn claims() -> [Claim; 3] {
+        let [reno, hybla, pepsal] =
+            [[0.30, 0.31, 0.32], [4.1, 4.2, 4.3], [3.9, 4.2, 4.5]].map(|values| Sample::of(values).unwrap());
+        [
+            Claim::expected("Hybla is far above Reno: 3 times or more", "figure 4")
+                .shown_in("times", 1.0, 1)
+                .with(Range::at_least(3.0).of_ratio(&hybla, &reno).at("at 60 km/h")),
+            Claim::stated("PEPsal is within 5% of Hybla", "figure 4")
+                .with(Range::between(0.95, 1.05).of_ratio(&pepsal, &hybla)),
+            Claim::ours("33 tunnels")
+                .shown_in("tunnels", 1.0, 0)
+                .with(Range::between(33.0, 33.0).of_exact(32.0)),
+        ]
+    }
 
     pub(super) fn results() -> Results {
         let summary = Summary::of(&[4.1e6, 4.3e6, 4.2e6]);
@@ -228,10 +269,8 @@ mod tests {
             source: "Caini, Firrincieli, Lacamera, PSATS 2009, figure 4".into(),
             world: World::Sim,
             seeds: Seeds { first: 1, count: 3 },
-            verdicts: vec![
-                Verdict::new("Hybla is far above Reno", true, "14.0 times at 60 km/h"),
-                Verdict::new("PEPsal is within 5% of Hybla", false, "7.2% below at 180 km/h"),
-            ],
+            plan: Plan { from: 3, most: 12 },
+            verdicts: claims().map(|claim| claim.judge(Level::of_looks(1))).into(),
             tables: vec![Part::new("by-way", table)],
             figures: vec![Part::new("speed", plot)],
         }
@@ -323,9 +362,16 @@ mod tests {
         let json = serde_json::to_value(results.document(&written)).unwrap();
         assert_eq!((json["name"].as_str(), json["world"].as_str()), (Some("psats09-fig4"), Some("sim")));
         assert_eq!((json["seeds"].as_u64(), json["first_seed"].as_u64()), (Some(3), Some(1)));
-        assert_eq!(json["verdicts"][1]["agrees"], false);
+        assert_eq!((json["from_seeds"].as_u64(), json["max_seeds"].as_u64()), (Some(3), Some(12)));
+        let outcomes = [0, 1, 2].map(|at: usize| json["verdicts"][at]["outcome"].as_str().unwrap());
+        assert_eq!(outcomes, ["agrees", "undecided", "contradicts"]);
         assert_eq!(json["verdicts"][1]["claim"], "PEPsal is within 5% of Hybla");
-        assert_eq!(json["verdicts"][1]["observed"], "7.2% below at 180 km/h");
+        assert_eq!(json["verdicts"][1]["label"], "stated");
+        assert_eq!(json["verdicts"][1]["reference"], "figure 4");
+        assert_eq!(json["verdicts"][1]["margin"], serde_json::json!([0.95, 1.05]));
+        assert_eq!(json["verdicts"][0]["margin"], serde_json::json!([3.0, null]));
+        assert!(json["verdicts"][1]["power"].as_f64().unwrap() > 0.05);
+        assert!(json["verdicts"][2]["observed"].as_str().unwrap().starts_with("32 tunnels"));
         assert_eq!(json["tables"], serde_json::json!(["out/a.csv"]));
         assert_eq!(json["figures"], serde_json::json!([]));
     }
@@ -335,5 +381,15 @@ mod tests {
         assert!(!results().agrees());
         let verdicts = vec![results().verdicts.remove(0)];
         assert!(Results { verdicts, ..results() }.agrees());
+    }
+
+    #[test]
+    fn the_looks_of_a_plan_are_few_and_known_before_the_first() {
+        let looks = |from, most| Plan { from, most }.looks();
+        assert_eq!(looks(20, 20), [20]);
+        assert_eq!(looks(20, 10), [20]);
+        assert_eq!(looks(20, 60), [20, 60]);
+        assert_eq!((looks(20, 80), looks(1, 9)), (vec![20, 40, 80], vec![1, 3, 9]));
+        assert_eq!(Plan { from: 20, most: 80 }.level(), Level::of_looks(3));
     }
 }

@@ -48,6 +48,8 @@ pub struct ProtocolDocument {
     pub over: Option<String>,
     /// The inner radius.
     pub inner_s: Option<f64>,
+    /// The ceiling radius.
+    pub ceiling_s: Option<f64>,
     /// The limiting radius; `null` never gives up.
     pub limit_s: Option<f64>,
     /// The limiting radius as a distance.
@@ -145,6 +147,7 @@ impl ProtocolDocument {
             what: protocol.what.clone(),
             over: protocol.over.clone(),
             inner_s: seconds(reach.inner),
+            ceiling_s: seconds(reach.ceiling),
             limit_s: seconds(reach.limit),
             limit_km: reach.limit.map(kilometres),
             perhaps_s: seconds(reach.perhaps),
@@ -185,7 +188,7 @@ mod tests {
         let json = serde_json::to_value(Document::new(&Catalogue::embedded(), None)).unwrap();
         let protocols = json["protocols"].as_array().unwrap();
         for protocol in protocols {
-            for key in ["name", "inner_s", "limit_s", "source"] {
+            for key in ["name", "inner_s", "ceiling_s", "limit_s", "source"] {
                 assert!(protocol.get(key).is_some(), "{key} is missing: {protocol}");
             }
             assert!(protocol.get("verdict").is_none(), "nobody asked about a path");

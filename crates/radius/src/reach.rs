@@ -10,6 +10,10 @@ pub struct Reach {
     /// The inner radius: beyond it the first message is sent again before its answer is there. `None` if
     /// nothing is ever sent again.
     pub inner: Option<Duration>,
+    /// The ceiling radius: beyond it the round trip is longer than the longest retransmission timeout, so that
+    /// on an established connection every first transmission of a window is repeated before its answer is
+    /// there, however well the round trip is known. `None` without such a ceiling.
+    pub ceiling: Option<Duration>,
     /// The limiting radius: up to it the protocol works, beyond it that is not to be relied on. `None` if
     /// nothing ever gives up.
     pub limit: Option<Duration>,
@@ -46,6 +50,7 @@ impl Catalogue {
                     if is_less(below.limit, own.limit) { below.limited_by } else { own.limited_by };
                 Reach {
                     inner: least([own.inner, below.inner]),
+                    ceiling: least([own.ceiling, below.ceiling]),
                     limit: least([own.limit, below.limit]),
                     perhaps: least([own.perhaps, below.perhaps]),
                     limited_by,
@@ -62,6 +67,7 @@ fn own_reach(protocol: &Protocol) -> Reach {
     let limiting = timers.iter().position(|timer| limit.is_some() && timer.limit == limit);
     Reach {
         inner: least(protocol.timers.iter().map(inner_radius)),
+        ceiling: least(protocol.timers.iter().map(ceiling_radius)),
         limit,
         perhaps: least(timers.iter().map(|timer| timer.perhaps)),
         limited_by: limiting.map(|index| protocol.timers[index].name.clone()),
@@ -74,6 +80,12 @@ fn own_reach(protocol: &Protocol) -> Reach {
 fn inner_radius(timer: &Timer) -> Option<Duration> {
     let first = (timer.role == Role::SetUp).then(|| timer.schedule.first_repetition())??;
     Some(one_way(first, timer.round_trips))
+}
+
+/// The longest time between two tries of a connection's data is the ceiling of its timeout.
+fn ceiling_radius(timer: &Timer) -> Option<Duration> {
+    let repeats = timer.role == Role::Exchange && !timer.every.is_zero();
+    repeats.then(|| one_way(timer.every, timer.round_trips))
 }
 
 fn timer_reach(protocol: &Protocol, timer: &Timer) -> TimerReach {

@@ -33,6 +33,7 @@ pub fn table(catalogue: &Catalogue) -> String {
          expires. ~: between this and a farther limit two clocks race, and it may work or not.",
         0,
     ));
+    text.push_str(&wrapped(&ceilings(catalogue), 0));
     text.push_str("\nPlaces, one way:\n");
     for place in catalogue.places() {
         let _ = writeln!(
@@ -44,6 +45,21 @@ pub fn table(catalogue: &Catalogue) -> String {
         );
     }
     text
+}
+
+/// The protocols with a ceiling of the retransmission timeout that shows within their limit.
+fn ceilings(catalogue: &Catalogue) -> String {
+    let ceilings =
+        catalogue.protocols().iter().filter(|protocol| protocol.over.is_none()).filter_map(|protocol| {
+            let reach = catalogue.reach(protocol);
+            let ceiling = reach.ceiling.filter(|ceiling| reach.limit.is_none_or(|limit| *ceiling < limit))?;
+            Some(format!("{} s, {}", seconds(ceiling), protocol.name))
+        });
+    format!(
+        "Beyond a third radius the round trip passes the longest retransmission timeout, and data are sent \
+         again before their answer is there, on a connection that knows the round trip, too: {}.",
+        ceilings.collect::<Vec<_>>().join("; ")
+    )
 }
 
 /// The answers for a path.

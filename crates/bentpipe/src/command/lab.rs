@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use bentpipe_lab::experiment::{self, Experiment, Progress};
-use bentpipe_lab::results::{self, Results, Seeds, Written};
+use bentpipe_lab::results::{self, Plan, Results, Written};
 use bentpipe_testbed::require;
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -40,7 +40,8 @@ struct List {
 
 /// Run experiments: print tables and verdicts, write figures, CSV and a page for each.
 ///
-/// A claim that is contradicted is a result like any other: the exit code is 0 when the experiments have run.
+/// Each claim agrees with the data, is contradicted by them, or is undecided. A claim that is contradicted is a
+/// result like any other: the exit code is 0 when the experiments have run.
 #[derive(Debug, Args)]
 struct Run {
     /// The experiments, by name; "all" for all of them.
@@ -56,10 +57,17 @@ struct Run {
     /// otherwise: a look, not a result.
     #[arg(long)]
     quick: bool,
-    /// With how many seeds each setting runs; each experiment has its own default.
+    /// With how many seeds each setting runs; each experiment has its own default. A number given here is
+    /// not exceeded unless --max-seeds is given, too.
     #[arg(long, value_name = "N", allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
+    /// With how many seeds at most: as long as a claim is undecided, an experiment runs with more, in one step, or
+    /// in two up to four times as many. In virtual time the default is twice the experiment's own number; on
+    /// the kernel no more seeds are added.
+    #[arg(long, value_name = "N", allow_hyphen_values = true,
+          value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    max_seeds: Option<u64>,
     /// The first seed.
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     seed: u64,
@@ -106,6 +114,7 @@ impl List {
                     "title": experiment.title,
                     "source": experiment.source,
                     "seeds": experiment.seeds,
+                    "max_seeds": experiment.plan_in(results::World::Sim).most,
                     "worlds": experiment.worlds(),
                 })
             };
@@ -130,8 +139,8 @@ impl Run {
         let runs = self.runs()?;
         super::laboratory::prepare_folder(&self.out)?;
         let mut documents = Vec::new();
-        for (experiment, world, seeds) in runs {
-            let results = run_with_progress(experiment, world, seeds, self.quick)?;
+        for (experiment, world, plan) in runs {
+            let results = run_with_progress(experiment, world, self.seed, self.quick, plan)?;
             let written = results.write(&self.out)?;
             if self.json {
                 documents.push(serde_json::to_value(results.document(&written))?);
@@ -152,8 +161,8 @@ impl Run {
 
     /// The named experiments, each once in each world, with their seeds. All names are looked up, also those
     /// next to "all", which stands for every experiment that can run in one of the worlds.
-    fn runs(&self) -> anyhow::Result<Vec<(&'static Experiment, results::World, Seeds)>> {
-        let mut found: Vec<(&Experiment, results::World, Seeds)> = Vec::new();
+    fn runs(&self) -> anyhow::Result<Vec<(&'static Experiment, results::World, Plan)>> {
+        let mut found: Vec<(&Experiment, results::World, Plan)> = Vec::new();
         let named = |name: &String| match name.as_str() {
             ALL => Ok(experiment::ALL.iter().collect()),
             name => experiment::find(name).map(|found| vec![found]).context("no experiment was run"),
@@ -165,11 +174,11 @@ impl Run {
                     let able = experiment.worlds().contains(&world);
                     // Named alone and only for a world that it does not have, it says so when it is run.
                     let wanted = able || (name != ALL && self.on != World::Both);
-                    let new = |(other, at, _): &&(&Experiment, results::World, Seeds)| {
+                    let new = |(other, at, _): &&(&Experiment, results::World, Plan)| {
                         other.name == experiment.name && *at == world
                     };
                     if wanted && !found.iter().any(|other| new(&other)) {
-                        found.push((experiment, world, self.seeds(experiment, world)?));
+                        found.push((experiment, world, self.plan(experiment, world)?));
                     }
                 }
             }
@@ -177,17 +186,26 @@ impl Run {
         Ok(found)
     }
 
-    fn seeds(&self, experiment: &Experiment, world: results::World) -> anyhow::Result<Seeds> {
+    /// With how many seeds an experiment begins, and with how many it ends at the latest.
+    fn plan(&self, experiment: &Experiment, world: results::World) -> anyhow::Result<Plan> {
         let quickly = self.quick && world == results::World::Kernel;
-        let default = if quickly { 1 } else { experiment.seeds_in(world) };
-        let count = self.seeds.unwrap_or(default);
+        let default = if quickly { Plan::fixed(1) } else { experiment.plan_in(world) };
+        let (from, most) = match (self.seeds, self.max_seeds) {
+            (None, None) => (default.from, default.most),
+            (None, Some(most)) => (default.from.min(most), most),
+            (Some(from), most) => (from, most.unwrap_or(from)),
+        };
         ensure!(
-            self.seed.checked_add(count).is_some(),
-            "there are no {count} seeds from {} on: use --seed {} or less",
-            self.seed,
-            u64::MAX - count
+            from <= most,
+            "--max-seeds {most} is less than --seeds {from}: use --max-seeds {from} or more"
         );
-        Ok(Seeds { first: self.seed, count })
+        ensure!(
+            self.seed.checked_add(most).is_some(),
+            "there are no {most} seeds from {} on: use --seed {} or less",
+            self.seed,
+            u64::MAX - most
+        );
+        Ok(Plan { from, most })
     }
 }
 
@@ -195,8 +213,9 @@ impl Run {
 fn run_with_progress(
     experiment: &Experiment,
     world: results::World,
-    seeds: Seeds,
+    first_seed: u64,
     quick: bool,
+    plan: Plan,
 ) -> anyhow::Result<Results> {
     let progress = Progress::default();
     let style = ProgressStyle::with_template(BAR).expect("the template is valid");
@@ -205,8 +224,8 @@ fn run_with_progress(
     let started = Instant::now();
     let results = std::thread::scope(|scope| {
         let run = scope.spawn(|| match quick {
-            true => experiment.run_quickly(world, seeds, &progress),
-            false => experiment.run(world, seeds, &progress),
+            true => experiment.run_quickly(world, first_seed, plan, &progress),
+            false => experiment.run(world, first_seed, plan, &progress),
         });
         while !run.is_finished() {
             let (done, planned) = progress.get();

@@ -22,7 +22,7 @@ fn the_list_has_the_published_experiments() {
     let text = success(&bentpipe(&["lab", "list"]));
     for experiment in experiments {
         assert_texts(experiment, &["name", "title", "source"]);
-        assert_numbers(experiment, &["seeds"]);
+        assert_numbers(experiment, &["seeds", "max_seeds"]);
         assert!(text.contains(experiment["name"].as_str().unwrap()), "{text}");
     }
     for name in ["psats09-fig4", "psats09-fig5", "pepsal-both", QUICK, RANDOM] {
@@ -33,11 +33,17 @@ fn the_list_has_the_published_experiments() {
 fn assert_is_an_experiment(document: &Value) {
     assert_texts(document, &["name", "world", "source"]);
     assert_eq!((&document["world"], &document["seeds"]), (&"sim".into(), &2.into()));
+    assert_eq!((&document["from_seeds"], &document["max_seeds"]), (&2.into(), &2.into()));
     let verdicts = document["verdicts"].as_array().unwrap();
     assert!(!verdicts.is_empty());
     for verdict in verdicts {
-        assert_texts(verdict, &["claim", "observed"]);
-        assert!(verdict["agrees"].is_boolean(), "{verdict}");
+        assert_texts(verdict, &["claim", "observed", "outcome", "label"]);
+        let one_of = |key: &str, words: &[&str]| words.contains(&verdict[key].as_str().unwrap());
+        assert!(one_of("outcome", &["agrees", "contradicts", "undecided"]), "{verdict}");
+        assert!(one_of("label", &["stated", "expected", "ours"]), "{verdict}");
+        assert_eq!(verdict["reference"].is_string(), verdict["label"] != "ours", "{verdict}");
+        assert_eq!(verdict["margin"].as_array().unwrap().len(), 2, "{verdict}");
+        assert!(verdict["power"].is_number(), "two seeds have an interval: {verdict}");
     }
     for (kind, beginning) in [("figures", "<svg"), ("tables", "")] {
         let files = document[kind].as_array().unwrap();
@@ -123,9 +129,23 @@ fn seeds_beyond_the_last_one_are_refused() {
 }
 
 #[test]
+fn more_seeds_run_only_as_long_as_a_claim_is_undecided() {
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().to_str().unwrap();
+    let run = |name: &str, seeds: &str, most: &str| {
+        document(&["lab", "run", name, "--json", "--seeds", seeds, "--max-seeds", most, "--out", out])
+    };
+    assert_eq!(run(QUICK, "1", "4")["seeds"], 1, "without randomness nothing is undecided");
+    assert_eq!(run(RANDOM, "1", "2")["seeds"], 2, "one seed decides nothing");
+    let output = bentpipe(&["lab", "run", QUICK, "--seeds", "3", "--max-seeds", "2", "--out", out]);
+    refusal(&output, &["--max-seeds 2", "--max-seeds 3 or more"]);
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_misuse() {
     assert_misuse(&["lab", "run"], &["NAME"]);
     assert_misuse(&["lab", "run", QUICK, "--seeds", "0"], &["--seeds", "1..=10000"]);
+    assert_misuse(&["lab", "run", QUICK, "--max-seeds", "0"], &["--max-seeds", "1..=10000"]);
     assert_misuse(&["lab", "run", QUICK, "--seeds", "-3"], &["--seeds", "-3"]);
     assert_misuse(&["lab", "run", QUICK, "--on", "moon"], &["--on", "sim"]);
     assert_misuse(&["lab", "list", QUICK], &[QUICK]);

@@ -3,11 +3,12 @@
 
 use bentpipe_sim::{FlowResult, Scenario};
 
-use super::{Experiment, Lab, Output, Runs, Scheme, listed};
+use super::{Experiment, Lab, Output, Runs, Scheme};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot, Point, Series, Style};
-use crate::results::{Part, Verdict, World};
-use crate::statistics::{Estimate, Summary};
+use crate::results::{Part, World};
+use crate::statistics::{Estimate, Sample};
 use crate::table::{Cell, Column, Table};
 
 pub(super) const AGREEMENT: Experiment = Experiment {
@@ -73,9 +74,9 @@ struct GridCell {
 /// A cell's runs in both worlds.
 struct Compared {
     cell: GridCell,
-    goodputs: [Summary; 2],
-    retransmissions: [Summary; 2],
-    timeouts: [Summary; 2],
+    goodputs: [Sample; 2],
+    retransmissions: [Sample; 2],
+    timeouts: [Sample; 2],
 }
 
 impl GridCell {
@@ -117,12 +118,12 @@ fn scenarios(lab: &Lab<'_>, cells: &[GridCell]) -> Result<Vec<Scenario>, Error> 
 }
 
 /// Bits per second of all flows of a run together.
-fn goodput(runs: &Runs) -> Summary {
+fn goodput(runs: &Runs) -> Sample {
     all_flows(runs, |flow| flow.goodput_bps)
 }
 
-fn all_flows(runs: &Runs, measure: impl Fn(&FlowResult) -> f64) -> Summary {
-    runs.summary(|run| run.flows.iter().map(&measure).sum())
+fn all_flows(runs: &Runs, measure: impl Fn(&FlowResult) -> f64) -> Sample {
+    runs.sample(|run| run.flows.iter().map(&measure).sum())
 }
 
 fn point_columns() -> Vec<Column> {
@@ -142,7 +143,9 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
     columns.push(Column::new("goodput", "goodput_bps").shown_in("Mbit/s", 1e6));
     let mut table = Table::new("A minute of a download in virtual time", columns);
     for (cell, runs) in cells.iter().zip(&runs) {
-        table.push(cell.row().into_iter().chain([Cell::interval(Some(goodput(runs)), 2)]).collect());
+        table.push(
+            cell.row().into_iter().chain([Cell::interval(Some(goodput(runs).estimate()), 2)]).collect(),
+        );
     }
     Ok(Output { tables: vec![Part::new("goodput", table)], ..Output::default() })
 }
@@ -154,7 +157,7 @@ fn both(lab: &Lab<'_>) -> Result<Output, Error> {
     let virtual_time = lab.in_world(World::Sim).run(&scenarios)?;
     let kernel = lab.run(&scenarios)?;
     let compared = cells.into_iter().zip(virtual_time.iter().zip(&kernel)).map(|(cell, (sim, kernel))| {
-        let both = |measure: fn(&Runs) -> Summary| [measure(sim), measure(kernel)];
+        let both = |measure: fn(&Runs) -> Sample| [measure(sim), measure(kernel)];
         Compared {
             cell,
             goodputs: both(goodput),
@@ -194,8 +197,8 @@ fn output(compared: &[Compared]) -> Output {
     ]);
     let mut table = Table::new("A minute of a download in virtual time and on the kernel", columns);
     for cell in compared {
-        let pair = |values: &[Summary; 2], decimals: usize| {
-            values.map(|value| Cell::interval(Some(value), decimals))
+        let pair = |values: &[Sample; 2], decimals: usize| {
+            values.each_ref().map(|value| Cell::interval(Some(value.estimate()), decimals))
         };
         let mut row = cell.cell.row();
         row.extend(pair(&cell.goodputs, 2));
@@ -205,7 +208,7 @@ fn output(compared: &[Compared]) -> Output {
         table.push(row);
     }
     Output {
-        verdicts: vec![most_agree(compared), all_agree(compared)],
+        claims: vec![most_agree(compared), all_agree(compared)],
         tables: vec![Part::new("cells", table)],
         figures: vec![Part::new("goodput", plot(compared))],
     }
@@ -218,62 +221,53 @@ fn plot(compared: &[Compared]) -> Plot {
         Axis::new("on the kernel", "Mbit/s"),
         Axis::new("in virtual time", "Mbit/s"),
     );
-    let largest = compared.iter().map(|cell| cell.goodputs[1].mean / 1e6).fold(0.0, f64::max);
+    let largest = compared.iter().map(|cell| cell.goodputs[1].mean() / 1e6).fold(0.0, f64::max);
     let diagonal = [0.0, largest].map(|at| Point::new(at, Estimate::from(at)));
     let plot = plot.with(Series::new("equal", Style::Curve, diagonal));
     SCHEMES.into_iter().fold(plot, |plot, scheme| {
         let of_scheme = compared.iter().filter(|cell| cell.cell.scheme == scheme);
         let points = of_scheme
-            .map(|cell| Point::new(cell.goodputs[1].mean / 1e6, cell.goodputs[0].estimate().in_unit(1e6)));
+            .map(|cell| Point::new(cell.goodputs[1].mean() / 1e6, cell.goodputs[0].estimate().in_unit(1e6)));
         plot.with(Series::new(scheme.name, Style::Dots, points.collect::<Vec<_>>()))
     })
 }
 
-fn most_agree(compared: &[Compared]) -> Verdict {
+/// The number of cells counts, each by its mean: what a single one shows is the other claim's subject.
+fn most_agree(compared: &[Compared]) -> Claim {
     let (part, within) = MOST_CELLS;
-    let agree = compared.iter().filter(|cell| cell.within(within)).count();
-    let apart: Vec<String> = compared
-        .iter()
-        .filter(|cell| !cell.within(within))
-        .map(|cell| format!("{} {:.2}", cell.name(), cell.ratio().value))
-        .collect();
-    Verdict::new(
-        format!(
-            "The goodputs of both worlds are within {:.0}% in {:.0}% of the cells",
-            100.0 * within,
-            100.0 * part
-        ),
-        agree as f64 >= part * compared.len() as f64,
-        format!(
-            "{agree} of {}; apart: {}",
-            compared.len(),
-            if apart.is_empty() { "none".into() } else { apart.join("; ") }
-        ),
-    )
+    let (agree, apart): (Vec<_>, Vec<_>) = compared.iter().partition(|cell| cell.within(within));
+    let apart: Vec<String> =
+        apart.iter().map(|cell| format!("{} {:.2}", cell.name(), cell.ratio().value)).collect();
+    let sentence = format!(
+        "The mean goodputs of both worlds are within {:.0}% in {:.0}% of the cells",
+        100.0 * within,
+        100.0 * part
+    );
+    Claim::ours(sentence)
+        .shown_in("% of the cells", 0.01, 0)
+        .with(Range::at_least(part).of_exact(agree.len() as f64 / compared.len().max(1) as f64))
+        .noting(format!("apart: {}", if apart.is_empty() { "none".into() } else { apart.join("; ") }))
 }
 
-fn all_agree(compared: &[Compared]) -> Verdict {
-    let ratios = compared.iter().map(|cell| cell.ratio().value);
-    let (least, most) = ratios
-        .fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), ratio| (least.min(ratio), most.max(ratio)));
-    Verdict::new(
-        format!("In no cell are they further apart than {:.0}%", 100.0 * ALL_CELLS),
-        compared.iter().all(|cell| cell.within(ALL_CELLS)),
-        format!("ratios from {} to {}", listed([least], 2, ""), listed([most], 2, "")),
-    )
+fn all_agree(compared: &[Compared]) -> Claim {
+    let range = Range::between(1.0 - ALL_CELLS, 1.0 + ALL_CELLS);
+    let tests =
+        compared.iter().map(|cell| range.of_ratio(&cell.goodputs[0], &cell.goodputs[1]).at(cell.name()));
+    Claim::ours(format!("In no cell are they further apart than {:.0}%", 100.0 * ALL_CELLS)).with_all(tests)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::{Level, Outcome};
 
     fn compared(goodputs_mbps: [f64; 2]) -> Compared {
-        let summary = |value: f64| Summary::of(&[value, value]).unwrap();
+        let summary = |value: f64| Sample::of(vec![value, value * (1.0 + 1e-6)]).unwrap();
         Compared {
             cell: GridCell::all()[0],
             goodputs: goodputs_mbps.map(|mbps| summary(mbps * 1e6)),
-            retransmissions: [summary(1.0); 2],
-            timeouts: [summary(0.0); 2],
+            retransmissions: [1.0, 1.0].map(summary),
+            timeouts: [0.0, 0.0].map(summary),
         }
     }
 
@@ -282,9 +276,12 @@ mod tests {
         let cells = |apart: usize, by: f64| -> Vec<Compared> {
             (0..10).map(|index| compared([if index < apart { by } else { 1.05 }, 1.0])).collect()
         };
-        assert!(most_agree(&cells(1, 1.15)).agrees && all_agree(&cells(1, 1.15)).agrees);
-        assert!(!most_agree(&cells(2, 1.15)).agrees);
-        assert!(most_agree(&cells(1, 0.7)).agrees && !all_agree(&cells(1, 0.7)).agrees);
+        let outcome = |claim: Claim| claim.judge(Level::of_looks(1)).outcome;
+        let [most, all] = [most_agree, all_agree];
+        assert_eq!([most, all].map(|claim| outcome(claim(&cells(1, 1.15)))), [Outcome::Agrees; 2]);
+        assert_eq!(outcome(most(&cells(2, 1.15))), Outcome::Contradicts);
+        assert_eq!(outcome(most(&cells(1, 0.7))), Outcome::Agrees);
+        assert_eq!(outcome(all(&cells(1, 0.7))), Outcome::Contradicts);
     }
 
     #[test]

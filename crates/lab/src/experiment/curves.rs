@@ -3,8 +3,9 @@
 use std::fmt::Display;
 
 use super::Runs;
+use crate::claim::{Range, Test};
 use crate::figure::{BarChart, BarGroup, Plot, Point, Series, Style};
-use crate::statistics::{Estimate, Summary};
+use crate::statistics::{Estimate, Sample};
 use crate::table::{Cell, Column, Table};
 
 /// One of the alternatives that an experiment compares.
@@ -67,7 +68,7 @@ impl Measure {
 pub(super) struct Curves {
     labels: Vec<Label>,
     measure: Measure,
-    values: Vec<Vec<Summary>>,
+    values: Vec<Vec<Sample>>,
 }
 
 impl Curves {
@@ -75,7 +76,7 @@ impl Curves {
     pub(super) fn new(
         labels: impl IntoIterator<Item = impl Into<Label>>,
         measure: Measure,
-        values: Vec<Vec<Summary>>,
+        values: Vec<Vec<Sample>>,
     ) -> Self {
         Self { labels: labels.into_iter().map(Into::into).collect(), measure, values }
     }
@@ -85,28 +86,36 @@ impl Curves {
         labels: impl IntoIterator<Item = impl Into<Label>>,
         measure: Measure,
         runs: &[Vec<Runs>],
-        merit: impl Fn(&Runs) -> Summary,
+        merit: impl Fn(&Runs) -> Sample,
     ) -> Self {
         Self::new(labels, measure, runs.iter().map(|row| row.iter().map(&merit).collect()).collect())
     }
 
     /// The values of the scheme at this index, by point.
-    pub(super) fn curve(&self, scheme: usize) -> &[Summary] {
+    pub(super) fn curve(&self, scheme: usize) -> &[Sample] {
         &self.values[scheme]
     }
 
     /// All curves, in the order of the schemes.
-    pub(super) fn all(&self) -> &[Vec<Summary>] {
+    pub(super) fn all(&self) -> &[Vec<Sample>] {
         &self.values
     }
 
-    pub(super) fn named(&self) -> impl Iterator<Item = (&str, &[Summary])> {
+    pub(super) fn named(&self) -> impl Iterator<Item = (&str, &[Sample])> {
         self.labels.iter().zip(&self.values).map(|(label, values)| (label.name.as_str(), &values[..]))
     }
 
-    /// At each point, the values of one scheme as multiples of those of another.
-    pub(super) fn ratios(&self, above: usize, below: usize) -> Vec<Estimate> {
-        ratios(self.curve(above), self.curve(below))
+    /// Tests, at each point, whether the values of one scheme are such a multiple of those of another. `places`
+    /// has the names of the points.
+    pub(super) fn ratios<'a>(
+        &'a self,
+        above: usize,
+        below: usize,
+        range: Range,
+        places: impl IntoIterator<Item = String> + 'a,
+    ) -> impl Iterator<Item = Test> + 'a {
+        let pairs = self.curve(above).iter().zip(self.curve(below));
+        pairs.zip(places).map(move |((above, below), place)| range.of_ratio(above, below).at(place))
     }
 
     /// A column for each scheme and a row for each point, which begins with the point's own cells.
@@ -122,7 +131,7 @@ impl Curves {
         let columns = point_columns.into_iter().chain(self.labels.iter().map(column));
         let mut table = Table::new(title, columns.collect());
         for (at, point) in points.into_iter().enumerate() {
-            let cells = self.values.iter().map(|curve| Cell::interval(Some(curve[at]), decimals));
+            let cells = self.values.iter().map(|curve| Cell::interval(Some(&curve[at]), decimals));
             table.push(point.into_iter().chain(cells).collect());
         }
         table
@@ -144,14 +153,9 @@ impl Curves {
         })
     }
 
-    fn in_unit(&self, value: &Summary) -> Estimate {
+    fn in_unit(&self, value: &Sample) -> Estimate {
         value.estimate().in_unit(self.measure.unit.1)
     }
-}
-
-/// At each point, the values of one curve as multiples of those of another.
-pub(super) fn ratios(above: &[Summary], below: &[Summary]) -> Vec<Estimate> {
-    above.iter().zip(below).map(|(above, below)| above.ratio_to(below)).collect()
 }
 
 /// Values with so many decimals, such as `1.20 / 3.45`; an [`Estimate`] with its interval.

@@ -6,11 +6,12 @@ use std::time::Duration;
 use bentpipe_link::OutageTrace;
 use bentpipe_units::{ByteCount, Rate};
 
-use super::{Curves, Lab, Measure, Output, listed, over_seeds, rows};
+use super::{Curves, Lab, Measure, Output, over_seeds, rows};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart};
-use crate::results::{Part, Verdict};
-use crate::statistics::Summary;
+use crate::results::Part;
+use crate::statistics::Sample;
 use crate::table::{Cell, Column};
 use crate::trial::{Flow, Trial};
 
@@ -120,7 +121,7 @@ pub(super) fn disruptive(lab: &Lab<'_>) -> Result<Output, Error> {
         }
     }
     let by_outage = rows(rows(lab.side_by_side(runs, jobs)?, runs), lab.seeds().count());
-    let over_seeds = |run: usize| -> Vec<Summary> {
+    let over_seeds = |run: usize| -> Vec<Sample> {
         by_outage.iter().map(|seeds| over_seeds(seeds.iter().map(|runs| runs[run]))).collect()
     };
     let streams = Curves::new(
@@ -142,7 +143,7 @@ pub(super) fn disruptive(lab: &Lab<'_>) -> Result<Output, Error> {
         OUTAGES_S.map(|length| length.to_string()),
     ));
     Ok(Output {
-        verdicts: verdicts(&streams, &files),
+        claims: claims(&streams, &files),
         tables: vec![
             Part::new(
                 "goodput",
@@ -165,41 +166,30 @@ pub(super) fn disruptive(lab: &Lab<'_>) -> Result<Output, Error> {
     })
 }
 
-fn verdicts(streams: &Curves, files: &Curves) -> Vec<Verdict> {
-    let ratios = |above: usize, below: usize| -> Vec<f64> {
-        streams.ratios(above, below).iter().map(|ratio| ratio.value).collect()
-    };
+fn claims(streams: &Curves, files: &Curves) -> Vec<Claim> {
     let alike = |congestion, proxy: usize, bundles: usize| {
-        let ratios = ratios(bundles, proxy);
-        Verdict::new(
-            format!("Ours: with {congestion} the bundles' goodput is not more than 5% below the proxy's"),
-            ratios.iter().all(|ratio| *ratio >= 0.95),
-            by_length(&ratios, 3),
-        )
+        Claim::ours(format!("With {congestion} the bundles' goodput is not more than 5% below the proxy's"))
+            .shown_in("times", 1.0, 3)
+            .with_all(streams.ratios(bundles, proxy, Range::at_least(0.95), at_lengths()))
     };
     let far_above = |transport: usize| {
-        let ratios = ratios(transport, 0);
-        Verdict::new(
-            format!("{} is far above CUBIC end to end (5 times or more)", STREAMS[transport].name),
-            ratios.iter().all(|ratio| *ratio >= 5.0),
-            by_length(&ratios, 1),
-        )
+        Claim::ours(format!("{} is far above CUBIC end to end (5 times or more)", STREAMS[transport].name))
+            .shown_in("times", 1.0, 1)
+            .with_all(streams.ratios(transport, 0, Range::at_least(5.0), at_lengths()))
     };
-    let files: Vec<f64> = files.ratios(1, 0).iter().map(|ratio| ratio.value).collect();
     vec![
         alike("explicit", 1, 2),
         alike("hybla", 3, 4),
         far_above(1),
         far_above(2),
-        Verdict::new(
-            "Ours: a file of 50 MB as one bundle takes not more than 5% longer than as a download through \
-             the proxy",
-            files.iter().all(|ratio| *ratio <= 1.05),
-            by_length(&files, 3),
-        ),
+        Claim::ours(
+            "A file of 50 MB as one bundle takes not more than 5% longer than as a download through the proxy",
+        )
+        .shown_in("times", 1.0, 3)
+        .with_all(files.ratios(1, 0, Range::at_most(1.05), at_lengths())),
     ]
 }
 
-fn by_length(ratios: &[f64], decimals: usize) -> String {
-    format!("{} times at {} s", listed(ratios, decimals, " / "), listed(OUTAGES_S, 0, "/"))
+fn at_lengths() -> impl Iterator<Item = String> {
+    OUTAGES_S.into_iter().map(|length| format!("at {length} s"))
 }

@@ -7,9 +7,10 @@ use bentpipe_units::Rate;
 
 use super::{Lab, Output, over_seeds, rows};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup};
-use crate::results::{Part, Verdict};
-use crate::statistics::{Summary, jain_index};
+use crate::results::Part;
+use crate::statistics::{Sample, jain_index};
 use crate::table::{Cell, Column, Table};
 use crate::trial::{Flow, Measured, Trial};
 
@@ -111,7 +112,7 @@ pub(super) fn shares(lab: &Lab<'_>) -> Result<Output, Error> {
     let measured = rows(lab.side_by_side(AT_ONCE, jobs.collect())?, lab.seeds().count());
     let measured = Measurements { by_case: cases.into_iter().zip(measured).collect() };
     Ok(Output {
-        verdicts: measured.verdicts(),
+        claims: measured.claims(),
         tables: vec![Part::new("trials", measured.table())],
         figures: vec![Part::new("goodput", measured.chart())],
     })
@@ -146,16 +147,13 @@ pub(super) fn railway(lab: &Lab<'_>) -> Result<Output, Error> {
             Cell::interval(Some(summary(runs, Measured::of_limit)), 1),
         ]);
     }
-    let of_limit = summary(&measured[0], Measured::of_limit).mean;
-    let verdict = Verdict::new(
-        "At 180 km/h the clear-sky goodput is 90% of the limit or more",
-        of_limit >= 0.9,
-        format!("{:.1}% of it", 100.0 * of_limit),
-    );
-    Ok(Output { verdicts: vec![verdict], tables: vec![Part::new("railway", table)], figures: Vec::new() })
+    let claim = Claim::ours("At 180 km/h the clear-sky goodput is 90% of the limit or more")
+        .shown_in("%", 0.01, 1)
+        .with(Range::at_least(0.9).of_mean(&summary(&measured[0], Measured::of_limit)));
+    Ok(Output { claims: vec![claim], tables: vec![Part::new("railway", table)], figures: Vec::new() })
 }
 
-fn summary(runs: &[Measured], measure: impl Fn(&Measured) -> f64) -> Summary {
+fn summary(runs: &[Measured], measure: impl Fn(&Measured) -> f64) -> Sample {
     over_seeds(runs.iter().map(measure))
 }
 
@@ -169,8 +167,8 @@ impl Measurements {
         &self.by_case.iter().find(|(other, _)| *other == case).expect("every case is tried").1
     }
 
-    fn of(&self, case: Case, merit: impl Fn(&Measured) -> f64) -> f64 {
-        summary(self.runs(case), merit).mean
+    fn of(&self, case: Case, merit: impl Fn(&Measured) -> f64) -> Sample {
+        summary(self.runs(case), merit)
     }
 
     fn table(&self) -> Table {
@@ -218,7 +216,7 @@ impl Measurements {
         })
     }
 
-    fn verdicts(&self) -> Vec<Verdict> {
+    fn claims(&self) -> Vec<Claim> {
         let [ten, fifty] = [1, 3].map(|link| Case::Alone { control: 0, link });
         vec![
             self.share("At PER 1%, 10 Mbit/s, a minute has 95% of the limit or more", ten, 0.95),
@@ -236,42 +234,38 @@ impl Measurements {
         ]
     }
 
-    fn share(&self, claim: &str, case: Case, least: f64) -> Verdict {
+    fn share(&self, claim: &str, case: Case, least: f64) -> Claim {
         let share = self.of(case, Measured::of_limit);
-        Verdict::new(claim, share >= least, format!("{:.1}% of it", 100.0 * share))
+        Claim::ours(claim).shown_in("%", 0.01, 1).with(Range::at_least(least).of_mean(&share))
     }
 
-    fn queue(&self, cases: &[Case]) -> Verdict {
-        let longest = cases.iter().map(|&case| self.of(case, Measured::median_queue_s)).fold(0.0, f64::max);
-        Verdict::new(
-            "Meanwhile the queue's delay is below 50 ms at the median",
-            longest < 0.05,
-            format!("{:.0} ms", 1e3 * longest),
-        )
+    fn queue(&self, cases: &[Case]) -> Claim {
+        let test = |&case: &Case| {
+            Range::below(0.05).of_mean(&self.of(case, Measured::median_queue_s)).at(case.label())
+        };
+        Claim::ours("Meanwhile the queue's delay is below 50 ms at the median")
+            .shown_in("ms", 1e-3, 0)
+            .with_all(cases.iter().map(test))
     }
 
-    fn fair(&self, claim: &str, case: Case) -> Verdict {
-        let index = self.of(case, jain);
-        Verdict::new(claim, index >= 0.98, format!("{index:.4}"))
+    fn fair(&self, claim: &str, case: Case) -> Claim {
+        Claim::ours(claim).shown_in("", 1.0, 4).with(Range::at_least(0.98).of_mean(&self.of(case, jain)))
     }
 
-    fn leaves_its_share(&self) -> Verdict {
+    fn leaves_its_share(&self) -> Claim {
         let free = |run: &Measured| run.goodputs_bps[0] / (run.limit_bps - run.goodputs_bps[1]);
-        let share = self.of(Case::OneLimited, free);
-        Verdict::new(
+        Claim::ours(
             "A download that is limited elsewhere leaves its share: the other has 95% of the rest or more",
-            share >= 0.95,
-            format!("{:.1}% of it", 100.0 * share),
         )
+        .shown_in("%", 0.01, 1)
+        .with(Range::at_least(0.95).of_mean(&self.of(Case::OneLimited, free)))
     }
 
-    fn is_not_overfilled(&self) -> Verdict {
+    fn is_not_overfilled(&self) -> Claim {
         let dropped = self.of(Case::Slower, |run| run.queue_drops);
-        Verdict::new(
-            "Its queue drops 1% of the packets or less",
-            dropped <= 0.01,
-            format!("{:.2}%", 100.0 * dropped),
-        )
+        Claim::ours("Its queue drops 1% of the packets or less")
+            .shown_in("%", 0.01, 2)
+            .with(Range::at_most(0.01).of_mean(&dropped))
     }
 }
 

@@ -1,10 +1,13 @@
 //! Explicit rates through the tunnels of a railway: the journey of PSATS09, with the gateway's rate
 //! controller.
 
-use super::psats09::{GOODPUT, SCENARIO, SPEEDS_KMH, by_speed, chart_by_speed, clear_sky, journey};
-use super::{Curves, Experiment, Lab, Output, Scheme, listed};
+use super::psats09::{
+    GOODPUT, SCENARIO, SPEEDS_KMH, at_speeds, by_speed, chart_by_speed, clear_sky, journey,
+};
+use super::{Curves, Experiment, Lab, Output, Scheme};
 use crate::Error;
-use crate::results::{Part, Verdict};
+use crate::claim::{Claim, Range};
+use crate::results::Part;
 use crate::topology::PAYLOAD_SHARE;
 
 pub(super) const RAILWAY: Experiment = Experiment {
@@ -64,50 +67,39 @@ const SCHEMES: [Scheme; 4] = [
 ];
 
 fn railway(lab: &Lab<'_>) -> Result<Output, Error> {
-    let runs = lab.sweep(&SCENARIO, &SCHEMES, &SPEEDS_KMH, journey)?;
+    let runs = lab.sweep_by_seed(&SCENARIO, &SCHEMES, &SPEEDS_KMH, journey)?;
     let goodput = Curves::of_runs(SCHEMES, GOODPUT, &runs, clear_sky);
     let (column, speeds) = by_speed();
     let table = goodput.table("Clear-sky goodput for a journey", [column], speeds);
     let chart = goodput.chart(chart_by_speed("Clear-sky goodput from Bologna to Florence, split"));
     Ok(Output {
-        verdicts: vec![near_the_limit(&goodput), ahead(&goodput)],
+        claims: vec![near_the_limit(&goodput), ahead(&goodput)],
         tables: vec![Part::new("goodput", table)],
         figures: vec![Part::new("goodput", chart)],
     })
 }
 
-fn near_the_limit(goodput: &Curves) -> Verdict {
-    let shares: Vec<f64> = goodput.curve(EXPLICIT).iter().map(|value| value.mean / LIMIT).collect();
-    Verdict::new(
-        "Explicit rates have at least 90% of what the link can carry in clear sky, at each speed",
-        shares.iter().all(|share| *share >= 0.9),
-        format!("{}% at 60/120/180 km/h", listed(shares.iter().map(|share| 100.0 * share), 1, " / ")),
-    )
+fn near_the_limit(goodput: &Curves) -> Claim {
+    let tests = goodput.curve(EXPLICIT).iter().zip(at_speeds());
+    Claim::ours("Explicit rates have at least 90% of what the link can carry in clear sky, at each speed")
+        .shown_in("%", 0.01 * LIMIT, 1)
+        .with_all(tests.map(|(value, speed)| Range::at_least(0.9 * LIMIT).of_mean(value).at(speed)))
 }
 
-fn ahead(goodput: &Curves) -> Verdict {
-    let ratios: Vec<f64> = goodput.ratios(EXPLICIT, HYBLA).iter().map(|ratio| ratio.value).collect();
-    Verdict::new(
-        "They are ahead of the best Hybla at each speed, by a tenth at least",
-        ratios.iter().all(|ratio| *ratio >= 1.1),
-        format!("{} times at 60/120/180 km/h", listed(ratios, 2, " / ")),
-    )
+fn ahead(goodput: &Curves) -> Claim {
+    Claim::ours("They are ahead of the best Hybla at each speed, by a tenth at least")
+        .shown_in("times", 1.0, 3)
+        .with_all(goodput.ratios(EXPLICIT, HYBLA, Range::at_least(1.1), at_speeds()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Progress;
-    use crate::results::{Seeds, World};
+    use crate::experiment::in_virtual_time;
 
     #[test]
     fn explicit_rates_fill_the_link_between_the_tunnels() {
-        let seeds = Seeds { first: 1, count: 1 };
-        let results = RAILWAY.run(World::Sim, seeds, &Progress::default()).unwrap();
-        let [near_the_limit, ahead] = &results.verdicts[..] else { panic!("{:?}", results.verdicts) };
-        assert!(near_the_limit.agrees, "{near_the_limit:?}");
-        // By how much is for the verdict to judge: docs/experiments.md says why a tenth is too much to claim.
-        let ratios = ahead.observed.trim_end_matches(" times at 60/120/180 km/h").split(" / ");
-        assert!(ratios.map(|ratio| ratio.parse::<f64>().unwrap()).all(|ratio| ratio > 1.0), "{ahead:?}");
+        let results = in_virtual_time(&RAILWAY, 2);
+        assert!(results.verdicts[0].agrees(), "{:#?}", results.verdicts);
     }
 }

@@ -1,11 +1,12 @@
 //! Explicit rates: how flows share a link, and the queue of a link that is slower than configured.
 
 use super::observers::SteadyState;
-use super::{Experiment, Lab, Output, Runs, listed, over_seeds};
+use super::{Experiment, Lab, Output, Runs, over_seeds};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot};
-use crate::results::{Part, Verdict};
-use crate::statistics::{Summary, jain_index};
+use crate::results::Part;
+use crate::statistics::{Sample, jain_index};
 use crate::table::{Cell, Column, Table};
 use crate::topology::PAYLOAD_SHARE;
 
@@ -83,21 +84,21 @@ struct Observed<'a> {
 
 impl Observed<'_> {
     /// The goodput of all flows together, as a share of the payload that the link can carry.
-    fn used(&self) -> Summary {
+    fn used(&self) -> Sample {
         let capacity = self.case.rate * PAYLOAD;
         self.runs.observed(|steady| steady.goodputs_bps().iter().sum::<f64>() / capacity)
     }
 
-    fn fairness(&self) -> Summary {
+    fn fairness(&self) -> Sample {
         self.runs.observed(|steady| jain_index(&steady.goodputs_bps()).unwrap_or(0.0))
     }
 
-    fn queue_s(&self) -> Summary {
+    fn queue_s(&self) -> Sample {
         self.runs.observed(|steady| steady.median_queue_s(self.case.rate))
     }
 
-    fn dropped(&self) -> Summary {
-        over_seeds(self.runs.0.iter().map(|(result, steady)| steady.dropped(result)))
+    fn dropped(&self) -> Sample {
+        over_seeds(self.runs.0.iter().map(|run| run.1.dropped(&run.0)))
     }
 }
 
@@ -111,7 +112,7 @@ fn shares(lab: &Lab<'_>) -> Result<Output, Error> {
         observed.extend(runs.into_iter().map(|runs| Observed { case, runs }));
     }
     Ok(Output {
-        verdicts: vec![
+        claims: vec![
             fair(&observed),
             leaves(&observed[LIMITED]),
             obeys(&observed[SLOWER]),
@@ -122,45 +123,41 @@ fn shares(lab: &Lab<'_>) -> Result<Output, Error> {
     })
 }
 
-fn fair(observed: &[Observed<'_>]) -> Verdict {
-    let [four, late] = [FOUR, LATE].map(|case| observed[case].fairness().mean);
-    Verdict::new(
+fn fair(observed: &[Observed<'_>]) -> Claim {
+    let places = [(FOUR, "of four flows"), (LATE, "from 10 s after the new flows")];
+    Claim::ours(
         "Four flows share alike, also when two of them have run for 30 s: Jain's index is at least 0.98",
-        four >= 0.98 && late >= 0.98,
-        format!("{four:.4}, and {late:.4} from 10 s after the new flows"),
     )
+    .shown_in("", 1.0, 4)
+    .with_all(places.map(|(case, place)| Range::at_least(0.98).of_mean(&observed[case].fairness()).at(place)))
 }
 
-fn leaves(limited: &Observed<'_>) -> Verdict {
+fn leaves(limited: &Observed<'_>) -> Claim {
     let available = |rest: f64| limited.case.rate * PAYLOAD - rest;
     let share = limited.runs.observed(|steady| {
         let goodputs = steady.goodputs_bps();
         goodputs[0] / available(goodputs[1])
     });
-    Verdict::new(
+    Claim::ours(
         "A flow that is limited to 0.5 Mbit/s elsewhere leaves its share: the other one has at least 95% of \
          the rest",
-        share.mean >= 0.95,
-        format!("{:.1}%", 100.0 * share.mean),
     )
+    .shown_in("%", 1e-2, 1)
+    .with(Range::at_least(0.95).of_mean(&share))
 }
 
-fn obeys(slower: &Observed<'_>) -> Verdict {
-    let (used, dropped) = (slower.used().mean, slower.dropped().mean);
-    Verdict::new(
-        "A link of half the configured rate is used to at least 90%, and its queue drops at most 1%",
-        used >= 0.9 && dropped <= 0.01,
-        format!("{:.1}% used, {:.2}% dropped after 30 s", 100.0 * used, 100.0 * dropped),
-    )
+fn obeys(slower: &Observed<'_>) -> Claim {
+    Claim::ours("A link of half the configured rate is used to at least 90%, and its queue drops at most 1%")
+        .shown_in("%", 1e-2, 2)
+        .with(Range::at_least(0.9).of_mean(&slower.used()).at("used"))
+        .with(Range::at_most(0.01).of_mean(&slower.dropped()).at("dropped after 30 s"))
 }
 
-fn short_queue(observed: &[Observed<'_>]) -> Verdict {
-    let queues: Vec<f64> = observed.iter().map(|case| 1e3 * case.queue_s().mean).collect();
-    Verdict::new(
-        "The queue in front of the link is below 50 ms at the median, in all of them",
-        queues.iter().all(|queue| *queue < 50.0),
-        format!("{} ms", listed(&queues, 1, " / ")),
-    )
+fn short_queue(observed: &[Observed<'_>]) -> Claim {
+    let tests = observed.iter().map(|case| Range::below(0.05).of_mean(&case.queue_s()).at(case.case.key));
+    Claim::ours("The queue in front of the link is below 50 ms at the median, in all of them")
+        .shown_in("ms", 1e-3, 1)
+        .with_all(tests)
 }
 
 fn table(observed: &[Observed<'_>]) -> Table {
@@ -196,13 +193,12 @@ fn plot(observed: &[Observed<'_>]) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Progress;
-    use crate::results::{Seeds, World};
+    use crate::experiment::in_virtual_time;
 
     #[test]
     fn links_are_shared_out_and_not_overfilled() {
-        let seeds = Seeds { first: 1, count: 2 };
-        let results = SHARES.run(World::Sim, seeds, &Progress::default()).unwrap();
-        assert!(results.verdicts.iter().all(|verdict| verdict.agrees), "{:?}", results.verdicts);
+        let results = in_virtual_time(&SHARES, 3);
+        assert_eq!(results.contradicted().count(), 0, "{:#?}", results.verdicts);
+        assert!(results.verdicts[3].agrees(), "{:#?}", results.verdicts);
     }
 }

@@ -1,5 +1,6 @@
-//! The published experiments. Each is a function from seeds to [`Results`]; its verdicts are computed from
-//! the data.
+//! The published experiments. Each is a function from seeds to claims with their data, tables and figures, from
+//! which [`Results`] are made. As long as a claim is undecided, an experiment runs with more seeds, up to the
+//! limit of its [`Plan`].
 //!
 //! In virtual time, an experiment sets parameters of a file in `scenarios/` for each scheme and point that it
 //! compares, and runs the resulting scenarios with every seed on all cores ([`Lab::sweep`]). On the kernel the
@@ -33,16 +34,19 @@ mod unknown_capacity;
 mod varying;
 mod xcp_boxes;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::{FlowResult, Observer, RunResult, Scenario, Unobserved, run};
 use rayon::prelude::*;
 
+use crate::claim::{Claim, Outcome};
 use crate::figure::Figure;
-use crate::results::{Part, Results, Seeds, Verdict, World};
-use crate::statistics::Summary;
+use crate::results::{Part, Plan, Results, Seeds, World};
+use crate::statistics::Sample;
 use crate::table::Table;
 use crate::{Error, on_kernel};
 use curves::{Curves, Measure, Scheme, listed, rows};
@@ -63,19 +67,23 @@ pub struct Experiment {
     on_kernel: Option<(u64, RunFn)>,
 }
 
+/// How many times the default number of seeds an experiment in virtual time may have.
+const MORE: u64 = 2;
+
 /// Runs an experiment.
 type RunFn = fn(&Lab<'_>) -> Result<Output, Error>;
 
 /// The part of [`Results`] that a run produces.
 #[derive(Debug, Default)]
 struct Output {
-    verdicts: Vec<Verdict>,
+    claims: Vec<Claim>,
     tables: Vec<Part<Table>>,
     figures: Vec<Part<Figure>>,
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 29] = [
+pub const ALL: [Experiment; 30] = [
+    psats09::FIG3,
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -149,49 +157,72 @@ impl Experiment {
         }
     }
 
-    /// Runs it in virtual time, or with the TCP of this machine's kernel.
+    /// How many seeds it may have in a world, unless told otherwise: in virtual time twice the default, on
+    /// the kernel, where a seed takes minutes, no more than the default.
+    pub fn plan_in(&self, world: World) -> Plan {
+        let from = self.seeds_in(world);
+        match world {
+            World::Sim => Plan { from, most: MORE * from },
+            World::Kernel => Plan::fixed(from),
+        }
+    }
+
+    /// Runs it in virtual time, or with the TCP of this machine's kernel, with the seeds from `first` on.
     ///
     /// # Errors
     /// [`Error::Scenario`] if a scenario is invalid, [`Error::NotInThisWorld`] if it cannot run on the
     /// kernel, and there any error of the namespaces, links and proxies.
-    pub fn run(&self, world: World, seeds: Seeds, progress: &Progress) -> Result<Results, Error> {
-        self.run_for(world, seeds, false, progress)
+    pub fn run(&self, world: World, first: u64, plan: Plan, progress: &Progress) -> Result<Results, Error> {
+        self.run_in(Lab::new(world, Seeds { first, count: plan.from }, progress), plan)
     }
 
     /// The same in a quarter of the time where scenarios run on the kernel: a look at it, not a result.
     ///
     /// # Errors
     /// Those of [`run`](Self::run).
-    pub fn run_quickly(&self, world: World, seeds: Seeds, progress: &Progress) -> Result<Results, Error> {
-        self.run_for(world, seeds, true, progress)
-    }
-
-    fn run_for(
+    pub fn run_quickly(
         &self,
         world: World,
-        seeds: Seeds,
-        quick: bool,
+        first: u64,
+        plan: Plan,
         progress: &Progress,
     ) -> Result<Results, Error> {
+        let lab = Lab::new(world, Seeds { first, count: plan.from }, progress);
+        self.run_in(Lab { quick: true, ..lab }, plan)
+    }
+
+    fn run_in(&self, mut lab: Lab<'_>, plan: Plan) -> Result<Results, Error> {
+        let world = lab.world;
         let run = match (world, self.on_kernel) {
             (World::Sim, _) => self.run,
             (World::Kernel, Some((_, run))) => run,
             (World::Kernel, None) => return Err(self.not_on_kernel()),
         };
-        let output = run(&Lab { world, seeds, quick, progress })?;
-        Ok(Results {
-            name: match world {
-                World::Sim => self.name.into(),
-                World::Kernel => format!("{}-kernel", self.name),
-            },
-            title: self.title.into(),
-            source: self.source.into(),
-            world,
-            seeds,
-            verdicts: output.verdicts,
-            tables: output.tables,
-            figures: output.figures,
-        })
+        let looks = plan.looks();
+        for (look, &count) in looks.iter().enumerate() {
+            lab.begin(count);
+            let output = run(&lab)?;
+            let verdicts: Vec<_> = output.claims.iter().map(|claim| claim.judge(plan.level())).collect();
+            let undecided = verdicts.iter().any(|verdict| verdict.outcome == Outcome::Undecided);
+            if undecided && look + 1 < looks.len() {
+                continue;
+            }
+            return Ok(Results {
+                name: match world {
+                    World::Sim => self.name.into(),
+                    World::Kernel => format!("{}-kernel", self.name),
+                },
+                title: self.title.into(),
+                source: self.source.into(),
+                world,
+                seeds: lab.seeds,
+                plan,
+                verdicts,
+                tables: output.tables,
+                figures: output.figures,
+            });
+        }
+        unreachable!("a plan has a look, and the last one returns")
     }
 
     fn not_on_kernel(&self) -> Error {
@@ -201,13 +232,64 @@ impl Experiment {
     }
 }
 
-/// How an experiment runs: where, with which seeds, and the progress that it reports.
+/// How an experiment runs: where, with which seeds, the progress that it reports, and what has already run.
 struct Lab<'a> {
     world: World,
     seeds: Seeds,
     /// Runs in real time are shorter.
     quick: bool,
     progress: &'a Progress,
+    done: Done,
+}
+
+/// The runs of earlier looks. An experiment makes the same calls of [`Lab::observe`] at each look, and only its
+/// new seeds run.
+#[derive(Debug, Default)]
+struct Done {
+    calls: AtomicUsize,
+    /// By call: a `Vec<Runs<O>>`.
+    runs: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+impl Done {
+    /// The runs of this call at the look before, and its index.
+    fn next<O: Send + Sync + 'static>(&self) -> (usize, Option<Vec<Runs<O>>>) {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let done = self.runs.lock().expect("no run panicked");
+        let runs = done.get(call).map(|runs| runs.downcast_ref::<Vec<Runs<O>>>().cloned());
+        (call, runs.map(|runs| runs.expect("a look makes the calls of the one before")))
+    }
+
+    fn keep<O: Send + Sync + 'static>(&self, call: usize, runs: &[Runs<O>]) {
+        let mut done = self.runs.lock().expect("no run panicked");
+        let runs: Box<dyn Any + Send> = Box::new(runs.to_vec());
+        match done.get_mut(call) {
+            Some(place) => *place = runs,
+            None => done.push(runs),
+        }
+    }
+}
+
+impl<'a> Lab<'a> {
+    fn new(world: World, seeds: Seeds, progress: &'a Progress) -> Self {
+        Self { world, seeds, quick: false, progress, done: Done::default() }
+    }
+
+    #[cfg(test)]
+    fn in_virtual_time(seeds: Seeds, progress: &'a Progress) -> Self {
+        Self::new(World::Sim, seeds, progress)
+    }
+
+    /// The same in another world, where nothing has run yet.
+    fn in_world(&self, world: World) -> Self {
+        Self { quick: self.quick, ..Self::new(world, self.seeds, self.progress) }
+    }
+
+    /// Begins a look with so many seeds.
+    fn begin(&mut self, seeds: u64) {
+        self.seeds.count = seeds;
+        *self.done.calls.get_mut() = 0;
+    }
 }
 
 /// Scenarios that run on the kernel at the same time. A link of 10 Mbit/s takes about a twentieth of a CPU.
@@ -216,17 +298,7 @@ const SCENARIOS_AT_ONCE: usize = 12;
 const QUICK: u32 = 4;
 const QUICK_RANGE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
 
-impl<'a> Lab<'a> {
-    #[cfg(test)]
-    fn in_virtual_time(seeds: Seeds, progress: &'a Progress) -> Self {
-        Self { world: World::Sim, seeds, quick: false, progress }
-    }
-
-    /// The same in another world.
-    fn in_world(&self, world: World) -> Self {
-        Self { world, ..*self }
-    }
-
+impl Lab<'_> {
     fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
         let Seeds { first, count } = self.seeds;
         (0..count).map(move |index| first.wrapping_add(index))
@@ -270,6 +342,24 @@ impl<'a> Lab<'a> {
         Ok(rows(self.run(&self.scenarios(file, schemes, points, settings)?)?, points.len()))
     }
 
+    /// The same where the settings depend on the seed, too.
+    fn sweep_by_seed<S: Copy, P: Copy>(
+        &self,
+        file: &(&str, &str),
+        schemes: &[S],
+        points: &[P],
+        settings: impl Fn(S, P, u64) -> Vec<String>,
+    ) -> Result<Vec<Vec<Runs>>, Error> {
+        let by_seed = self
+            .seeds()
+            .map(|seed| self.scenarios(file, schemes, points, |scheme, point| settings(scheme, point, seed)));
+        let by_seed = by_seed.collect::<Result<Vec<_>, _>>()?;
+        let scenario =
+            |index: usize, seed: u64| &by_seed[seed.wrapping_sub(self.seeds.first) as usize][index];
+        let count = schemes.len() * points.len();
+        Ok(rows(self.observe_each(count, scenario, || Unobserved)?, points.len()))
+    }
+
     /// Runs each scenario with each seed: in virtual time on all cores, on the kernel several at a time. The
     /// results are in the order of the scenarios.
     fn run(&self, scenarios: &[Scenario]) -> Result<Vec<Runs>, Error> {
@@ -277,37 +367,61 @@ impl<'a> Lab<'a> {
     }
 
     /// The same, with an observer for each run.
-    fn observe<O: Observer + Send>(
+    fn observe<O: Observer + Send + Sync + 'static>(
         &self,
         scenarios: &[Scenario],
         observer: impl Fn() -> O + Sync,
     ) -> Result<Vec<Runs<O>>, Error> {
-        let seeds = self.seeds.count;
-        if self.world == World::Kernel {
-            let observer = &observer;
-            let jobs = scenarios.iter().flat_map(|scenario| {
-                self.seeds().map(move |seed| {
+        self.observe_each(scenarios.len(), |index, _| &scenarios[index], observer)
+    }
+
+    /// Runs `count` scenarios, of which `scenario` has one for each index and seed.
+    fn observe_each<'s, O: Observer + Send + Sync + 'static>(
+        &self,
+        count: usize,
+        scenario: impl Fn(usize, u64) -> &'s Scenario + Sync,
+        observer: impl Fn() -> O + Sync,
+    ) -> Result<Vec<Runs<O>>, Error> {
+        let (call, known) = self.done.next::<O>();
+        let mut runs = known.unwrap_or_else(|| vec![Runs(Vec::new()); count]);
+        let done = runs.first().map_or(0, |runs| runs.0.len() as u64);
+        let fresh = self.seeds.count - done;
+        let jobs = count as u64 * fresh;
+        let place = |job: u64| ((job / fresh) as usize, self.seeds.first.wrapping_add(done + job % fresh));
+        let results = match self.world {
+            World::Sim => self.on_all_cores(jobs, |job| {
+                let ((index, seed), mut observer) = (place(job), observer());
+                (run(scenario(index, seed), seed, &mut observer), observer)
+            }),
+            World::Kernel => {
+                let job = |job: u64| {
+                    let (scenario, observer, place) = (&scenario, &observer, &place);
                     move || {
-                        let mut observer = observer();
-                        Ok((on_kernel::run(scenario, seed, &mut observer)?, observer))
+                        let ((index, seed), mut observer) = (place(job), observer());
+                        Ok((on_kernel::run(scenario(index, seed), seed, &mut observer)?, observer))
                     }
-                })
-            });
-            let results = self.side_by_side(SCENARIOS_AT_ONCE, jobs.collect())?;
-            return Ok(rows(results, seeds as usize).into_iter().map(Runs).collect());
+                };
+                self.side_by_side(SCENARIOS_AT_ONCE, (0..jobs).map(job).collect())?
+            }
+        };
+        let results: Vec<Arc<(RunResult, O)>> = results.into_iter().map(Arc::new).collect();
+        for (runs, results) in runs.iter_mut().zip(rows(results, fresh as usize)) {
+            runs.0.extend(results);
         }
-        let jobs = scenarios.len() as u64 * seeds;
+        self.done.keep(call, &runs);
+        Ok(runs)
+    }
+
+    /// Runs jobs in virtual time. The results are in the order of the jobs.
+    fn on_all_cores<T: Send>(&self, jobs: u64, job: impl Fn(u64) -> T + Sync) -> Vec<T> {
         self.progress.planned.fetch_add(jobs, Ordering::Relaxed);
-        let job = |index: u64| {
-            let (scenario, mut observer) = (&scenarios[(index / seeds) as usize], observer());
-            let result = run(scenario, self.seeds.first.wrapping_add(index % seeds), &mut observer);
+        let job = |index: usize| {
+            let result = job(index as u64);
             self.progress.done.fetch_add(1, Ordering::Relaxed);
-            (result, observer)
+            result
         };
         // One at a time, because the lengths of runs differ by orders of magnitude.
-        let results: Vec<(RunResult, O)> =
-            (0..jobs as usize).into_par_iter().with_max_len(1).map(|index| job(index as u64)).collect();
-        Ok(rows(results, seeds as usize).into_iter().map(Runs).collect())
+        (0..jobs as usize).into_par_iter().with_max_len(1).map(job).collect()
     }
 
     /// Runs jobs in real time, `at_once` of them at the same time, so that a disturbance of the machine
@@ -340,33 +454,49 @@ impl<'a> Lab<'a> {
 }
 
 /// The results of one scenario with all seeds, each with its observer.
-#[derive(Debug, Clone)]
-struct Runs<O = Unobserved>(Vec<(RunResult, O)>);
+#[derive(Debug)]
+struct Runs<O = Unobserved>(Vec<Arc<(RunResult, O)>>);
+
+impl<O> Clone for Runs<O> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
 
 impl<O> Runs<O> {
     fn results(&self) -> impl Iterator<Item = &RunResult> {
-        self.0.iter().map(|(result, _)| result)
+        self.0.iter().map(|run| &run.0)
+    }
+
+    fn observers(&self) -> impl Iterator<Item = &O> {
+        self.0.iter().map(|run| &run.1)
     }
 
     /// A measure over the seeds.
-    fn summary(&self, measure: impl Fn(&RunResult) -> f64) -> Summary {
+    fn sample(&self, measure: impl Fn(&RunResult) -> f64) -> Sample {
         over_seeds(self.results().map(measure))
     }
 
     /// A measure of the observers over the seeds.
-    fn observed(&self, measure: impl Fn(&O) -> f64) -> Summary {
-        over_seeds(self.0.iter().map(|(_, observer)| measure(observer)))
+    fn observed(&self, measure: impl Fn(&O) -> f64) -> Sample {
+        over_seeds(self.observers().map(measure))
     }
 
     /// A measure of the first flow, which is the one that the scenario is about.
-    fn first_flow(&self, measure: impl Fn(&FlowResult) -> f64) -> Summary {
-        self.summary(|run| measure(&run.flows[0]))
+    fn first_flow(&self, measure: impl Fn(&FlowResult) -> f64) -> Sample {
+        self.sample(|run| measure(&run.flows[0]))
     }
 }
 
-/// Summarises a measure over the seeds of an experiment, which has at least one.
-fn over_seeds(values: impl Iterator<Item = f64>) -> Summary {
-    Summary::of(&values.collect::<Vec<_>>()).expect("an experiment has a seed")
+/// A measure over the seeds of an experiment, which has at least one.
+fn over_seeds(values: impl Iterator<Item = f64>) -> Sample {
+    Sample::of(values.collect::<Vec<_>>()).expect("an experiment has a seed, and measures are finite")
+}
+
+/// An experiment with so many seeds from 1 on, and no more.
+#[cfg(test)]
+fn in_virtual_time(experiment: &Experiment, seeds: u64) -> Results {
+    experiment.run(World::Sim, 1, Plan::fixed(seeds), &Progress::default()).unwrap()
 }
 
 #[cfg(test)]
@@ -379,13 +509,33 @@ mod tests {
         assert!(ALL.iter().all(|experiment| error.contains(experiment.name)), "{error}");
     }
 
+    /// With more seeds until its claims are decided, of which that of the published Hybla is not at once.
     #[test]
     fn the_results_do_not_depend_on_the_number_of_threads() {
         let outcome = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let seeds = Seeds { first: 1, count: 2 };
-            pool.install(|| pepsal::PER.run(World::Sim, seeds, &Progress::default())).unwrap()
+            let plan = Plan { from: 1, most: 2 };
+            pool.install(|| pepsal::PER.run(World::Sim, 1, plan, &Progress::default())).unwrap()
         };
         assert_eq!(outcome(1), outcome(3));
+        assert_eq!(outcome(1).seeds.count, 2, "a claim of one seed is undecided");
+    }
+
+    #[test]
+    fn a_look_again_has_the_runs_of_all_seeds_and_runs_only_the_new_ones() {
+        let all = |lab: &Lab<'_>| {
+            let scenario = lab.scenario(&pepsal::SCENARIO, &["duration=5s".into()]).unwrap();
+            lab.run(&[scenario]).unwrap()[0].sample(|run| run.flows[0].goodput_bps)
+        };
+        let progress = Progress::default();
+        let mut lab = Lab::in_virtual_time(Seeds { first: 3, count: 2 }, &progress);
+        all(&lab);
+        lab.begin(5);
+        let looked_again = all(&lab);
+        assert_eq!(progress.get(), (5, 5));
+        assert_eq!(
+            looked_again,
+            all(&Lab::in_virtual_time(Seeds { first: 3, count: 5 }, &Progress::default()))
+        );
     }
 }

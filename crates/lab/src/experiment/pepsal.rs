@@ -5,9 +5,10 @@ use bentpipe_sim::{FlowResult, RunResult};
 
 use super::{Curves, Experiment, Lab, Measure, Output, Runs, Scheme};
 use crate::Error;
+use crate::claim::{Claim, Range, Test};
 use crate::figure::{Axis, BarChart, BarGroup, Plot};
-use crate::results::{Part, Verdict};
-use crate::statistics::{Summary, jain_index};
+use crate::results::Part;
+use crate::statistics::{Sample, jain_index};
 use crate::table::{Cell, Column, Table};
 
 const SOURCE: &str = "Caini, Firrincieli, Lacamera: PEPsal: a Performance Enhancing Proxy for TCP satellite \
@@ -15,6 +16,9 @@ const SOURCE: &str = "Caini, Firrincieli, Lacamera: PEPsal: a Performance Enhanc
 pub(super) const SCENARIO: (&str, &str) =
     ("scenarios/pepsal.toml", include_str!("../../../../scenarios/pepsal.toml"));
 const MBIT: f64 = 1e6;
+/// Where the publication shows goodput by round-trip time, and shares.
+const FIGURES: &str = "the figures of goodput by round-trip time";
+const SLIDES: &str = "the slides";
 
 /// Round trips of the satellite connection. 25 ms of each are on the ground, as for the wired connections.
 const RTTS_MS: [f64; 7] = [25.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0];
@@ -113,15 +117,26 @@ fn by_rtt(lab: &Lab<'_>, conditions: &Conditions, schemes: &[Scheme]) -> Result<
         runs.first_flow(|flow| flow.goodput_bps)
     });
     let [newreno, pepsal, bentpipe] = [NEWRENO, PEPSAL, BENTPIPE].map(|scheme| goodput.curve(scheme));
-    let mut verdicts = vec![
+    let mut claims = vec![
         falls(newreno),
-        flat("PEPsal's goodput is nearly flat", pepsal),
+        flat(
+            Claim::expected(
+                "PEPsal's goodput is nearly flat: within 25% of its mean at every round-trip time",
+                FIGURES,
+            ),
+            pepsal,
+        ),
         ahead("PEPsal", pepsal, newreno),
-        flat("Beyond the paper: with bentpipe's Hybla the goodput is nearly flat", bentpipe),
+        flat(
+            Claim::ours(
+                "With bentpipe's Hybla the goodput is nearly flat: within 25% of its mean at every round-trip time",
+            ),
+            bentpipe,
+        ),
     ];
     if schemes.len() > DTN {
-        verdicts.push(alike(goodput.curve(DTN), pepsal));
-        verdicts.push(ahead("DTN", goodput.curve(DTN), newreno));
+        claims.push(alike(goodput.curve(DTN), pepsal));
+        claims.push(ahead("DTN", goodput.curve(DTN), newreno));
     }
     let table = goodput.table(
         "Goodput of the satellite connection by its round-trip time",
@@ -134,51 +149,59 @@ fn by_rtt(lab: &Lab<'_>, conditions: &Conditions, schemes: &[Scheme]) -> Result<
         Axis::new("goodput", "Mbit/s"),
     );
     Ok(Output {
-        verdicts,
+        claims,
         tables: vec![Part::new("goodput", table)],
         figures: vec![Part::new("goodput", goodput.plot(plot, RTTS_MS))],
     })
 }
 
 /// Compares the longest round trip with the shortest.
-fn falls(curve: &[Summary]) -> Verdict {
-    let (first, last) = (curve[0].mean, curve[curve.len() - 1].mean);
-    Verdict::new(
+fn falls(curve: &[Sample]) -> Claim {
+    let (first, last) = (&curve[0], &curve[curve.len() - 1]);
+    Claim::stated(
         "End to end, the goodput falls with the round-trip time: to a third or less from 25 to 600 ms",
-        last <= first / 3.0,
-        format!("from {:.2} to {:.2} Mbit/s, {:.0} % of it", first / MBIT, last / MBIT, 100.0 * last / first),
+        FIGURES,
     )
+    .shown_in("%", 0.01, 0)
+    .with(Range::at_most(1.0 / 3.0).of_ratio(last, first))
+    .noting(format!("from {:.2} to {:.2} Mbit/s", first.mean() / MBIT, last.mean() / MBIT))
 }
 
 /// "Nearly flat" is taken as within a quarter of the curve's mean everywhere.
-fn flat(claim: &str, curve: &[Summary]) -> Verdict {
-    let mean = curve.iter().map(|value| value.mean).sum::<f64>() / curve.len() as f64;
-    let away = curve.iter().map(|value| (value.mean / mean - 1.0).abs()).fold(0.0, f64::max);
-    Verdict::new(
-        format!("{claim}: within 25% of its mean at every round-trip time"),
-        away <= 0.25,
-        format!("at most {:.0} % away from its mean of {:.2} Mbit/s", 100.0 * away, mean / MBIT),
-    )
+fn flat(claim: Claim, curve: &[Sample]) -> Claim {
+    let points = curve.len() as f64;
+    let mean = curve[1..].iter().fold(curve[0].clone(), |sum, sample| {
+        sum.paired(sample, |sum, goodput| sum + goodput).expect("goodputs are finite")
+    });
+    let mean = mean.paired(&mean, |sum, _| sum / points).expect("goodputs are finite");
+    let tests = curve.iter().zip(RTTS_MS);
+    claim
+        .with_all(tests.map(|(goodput, rtt)| Range::between(0.75, 1.25).of_ratio(goodput, &mean).at(at(rtt))))
+        .noting(format!("the mean is {:.2} Mbit/s", mean.mean() / MBIT))
 }
 
-fn ahead(name: &str, helped: &[Summary], standard: &[Summary]) -> Verdict {
-    let (helped, standard) = (helped[helped.len() - 1].mean, standard[standard.len() - 1].mean);
-    Verdict::new(
+fn at(rtt_ms: f64) -> String {
+    format!("at {rtt_ms} ms")
+}
+
+fn ahead(name: &str, helped: &[Sample], standard: &[Sample]) -> Claim {
+    let (helped, standard) = (&helped[helped.len() - 1], &standard[standard.len() - 1]);
+    Claim::expected(
         format!("At 600 ms {name} is far ahead of NewReno end to end: 3 times or more"),
-        helped >= 3.0 * standard,
-        format!("{:.2} and {:.2} Mbit/s, {:.1} times", helped / MBIT, standard / MBIT, helped / standard),
+        if name == "DTN" { SLIDES } else { FIGURES },
     )
+    .shown_in("times", 1.0, 1)
+    .with(Range::at_least(3.0).of_ratio(helped, standard))
+    .noting(format!("{:.2} and {:.2} Mbit/s", helped.mean() / MBIT, standard.mean() / MBIT))
 }
 
-/// "Alike" is taken as less than a tenth apart everywhere. Both have the same seeds.
-fn alike(dtn: &[Summary], pepsal: &[Summary]) -> Verdict {
-    let ratios: Vec<f64> = dtn.iter().zip(pepsal).map(|(dtn, pepsal)| dtn.mean / pepsal.mean).collect();
-    let (least, most) = ratios.iter().fold((f64::MAX, 0.0f64), |(low, high), r| (low.min(*r), high.max(*r)));
-    Verdict::new(
-        "DTN and PEPsal are alike: within 10% of each other at every round-trip time",
-        least > 0.9 && most < 1.1,
-        format!("DTN has {least:.2} to {most:.2} of PEPsal's goodput"),
-    )
+/// "Alike" is taken as less than a tenth apart everywhere.
+fn alike(dtn: &[Sample], pepsal: &[Sample]) -> Claim {
+    let test = |((dtn, pepsal), rtt): ((&Sample, &Sample), f64)| -> Test {
+        Range::between(0.9, 1.1).of_ratio(dtn, pepsal).at(at(rtt))
+    };
+    Claim::stated("DTN and PEPsal are alike: within 10% of each other at every round-trip time", SLIDES)
+        .with_all(dtn.iter().zip(pepsal).zip(RTTS_MS).map(test))
 }
 
 /// Connections of each kind.
@@ -206,21 +229,23 @@ fn fairness(lab: &Lab<'_>) -> Result<Output, Error> {
         "wired",
         &runs,
     );
-    let share = runs[NEWRENO].summary(|run| satellite_bps(run) / wired_bps(run)).mean;
-    let index = jain(&runs[PEPSAL]).mean;
+    let [satellite, wired] = [satellite_bps, wired_bps].map(|goodput| runs[NEWRENO].sample(goodput));
     Ok(Output {
-        verdicts: vec![
-            Verdict::new(
+        claims: vec![
+            Claim::stated(
                 "End to end with NewReno, satellite connections starve: less than a fifth of a wired one's \
                  goodput",
-                share < 0.2,
-                format!("{:.1} % of it", 100.0 * share),
-            ),
-            Verdict::new(
+                "the figure of fairness",
+            )
+            .shown_in("%", 0.01, 1)
+            .with(Range::below(0.2).of_ratio(&satellite, &wired)),
+            Claim::stated(
                 "With PEPsal, the shares are even: Jain's index is 0.95 or more",
-                index >= 0.95,
-                format!("{index:.3}; end to end {:.3} with NewReno", jain(&runs[NEWRENO]).mean),
-            ),
+                "the figure of fairness",
+            )
+            .shown_in("", 1.0, 3)
+            .with(Range::at_least(0.95).of_mean(&jain(&runs[PEPSAL])))
+            .noting(format!("end to end {:.3} with NewReno", jain(&runs[NEWRENO]).mean())),
         ],
         tables: vec![Part::new("goodput", table)],
         figures: vec![Part::new("goodput", chart)],
@@ -246,8 +271,8 @@ pub(super) fn shares_table(
     for (name, runs) in names.iter().zip(runs) {
         table.push(vec![
             Cell::text(*name),
-            Cell::interval(Some(runs.summary(satellite_bps)), 2),
-            Cell::interval(Some(runs.summary(wired_bps)), 2),
+            Cell::interval(Some(runs.sample(satellite_bps)), 2),
+            Cell::interval(Some(runs.sample(wired_bps)), 2),
             Cell::interval(Some(jain(runs)), jain_decimals),
         ]);
     }
@@ -257,14 +282,14 @@ pub(super) fn shares_table(
 /// Adds the mean goodputs of the satellite and of the wired connections as two groups of bars.
 pub(super) fn shares_chart(chart: BarChart, wired: &str, runs: &[Runs]) -> BarChart {
     let group = |name, goodput: fn(&RunResult) -> f64| {
-        BarGroup::new(name, runs.iter().map(|runs| Some(runs.summary(goodput).estimate().in_unit(MBIT))))
+        BarGroup::new(name, runs.iter().map(|runs| Some(runs.sample(goodput).estimate().in_unit(MBIT))))
     };
     chart.with(group("satellite", satellite_bps)).with(group(wired, wired_bps))
 }
 
 /// Jain's index over all connections.
-pub(super) fn jain(runs: &Runs) -> Summary {
-    runs.summary(|run| {
+pub(super) fn jain(runs: &Runs) -> Sample {
+    runs.sample(|run| {
         let goodputs: Vec<f64> = run.flows.iter().map(|flow| flow.goodput_bps).collect();
         jain_index(&goodputs).unwrap_or(0.0)
     })

@@ -4,8 +4,9 @@ use bentpipe_sim::{FlowResult, Scenario};
 
 use super::{Experiment, Lab, Output, Runs, Scheme};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup, Plot, Point, Series, Style};
-use crate::results::{Part, Verdict};
+use crate::results::Part;
 use crate::statistics::Estimate;
 use crate::table::{Cell, Column, Table};
 
@@ -48,11 +49,18 @@ const CALLERS: [Caller; 4] = [
     Caller { name: "Windows 2003", settings: &["tcp.host.syn=windows-2003"], expected_s: Some(4.5) },
     Caller { name: "ns", settings: &["tcp.host.syn=ns"], expected_s: None },
     Caller {
-        name: "Linux",
+        name: LINUX,
         settings: &["tcp.host.base=linux", "tcp.host.syn=linux", "tcp.host.syn_ack=linux"],
         expected_s: Some(49.5),
     },
 ];
+
+/// Its reach is not the publication's.
+const LINUX: &str = "Linux";
+/// A tenth of a second between two delays around the expected reach, and a little for rounding, seconds.
+const STEP_TRIED: f64 = 0.11;
+/// The longest delay that is tried, seconds.
+const FARTHEST: f64 = 70.0;
 
 /// One-way delays in tenths of a second: each half second up to 70 s, and each tenth around the expected
 /// reach.
@@ -75,7 +83,7 @@ fn reach(lab: &Lab<'_>) -> Result<Output, Error> {
             Column::new("by the schedule", "expected_delay_s").shown_in("s", 1.0),
         ],
     );
-    let mut verdicts = Vec::new();
+    let mut claims = Vec::new();
     let mut longest_of_each = Vec::new();
     for caller in &CALLERS {
         let outcomes = outcomes(lab, caller)?;
@@ -89,7 +97,7 @@ fn reach(lab: &Lab<'_>) -> Result<Output, Error> {
             number(shortest),
             number(caller.expected_s),
         ]);
-        verdicts.push(verdict(caller, longest, shortest));
+        claims.push(claim(caller, longest, shortest));
         longest_of_each.push(longest.map(Estimate::from));
     }
     let chart = BarChart::new(
@@ -99,11 +107,7 @@ fn reach(lab: &Lab<'_>) -> Result<Output, Error> {
         CALLERS.each_ref().map(|caller| caller.name),
     )
     .with(BarGroup::new("a file of 1 kB arrives", longest_of_each));
-    Ok(Output {
-        verdicts,
-        tables: vec![Part::new("delays", table)],
-        figures: vec![Part::new("delays", chart)],
-    })
+    Ok(Output { claims, tables: vec![Part::new("delays", table)], figures: vec![Part::new("delays", chart)] })
 }
 
 /// The transfer time of a small file at each one-way delay; `None` if it never arrived.
@@ -125,33 +129,38 @@ fn outcomes(lab: &Lab<'_>, caller: &Caller) -> Result<Vec<(f64, Option<f64>)>, E
 }
 
 /// Below the limit everything works, beyond it nothing. At the limit itself, the answer meets the deadline.
-fn verdict(caller: &Caller, longest: Option<f64>, shortest: Option<f64>) -> Verdict {
-    let claim = match caller.expected_s {
+/// Nothing is random.
+fn claim(caller: &Caller, longest: Option<f64>, shortest: Option<f64>) -> Claim {
+    let sentence = match caller.expected_s {
         Some(limit) => {
             format!("{} reaches {limit} light-seconds: every shorter delay works, no longer one", caller.name)
         }
         None => format!("{} reaches any distance: every delay works", caller.name),
     };
-    let monotone = match (longest, shortest) {
-        (Some(longest), Some(shortest)) => longest < shortest,
-        _ => true,
+    let claim = match caller.name {
+        LINUX => Claim::ours(sentence),
+        _ => Claim::stated(sentence, "the schedules of SYNs"),
     };
-    let agrees = monotone
-        && match caller.expected_s {
-            Some(limit) => {
-                longest.is_some_and(|longest| (longest - limit).abs() < 0.11)
-                    && shortest.is_some_and(|shortest| (shortest - limit).abs() < 0.11)
-            }
-            None => shortest.is_none(),
-        };
-    let delay =
-        |value: Option<f64>, without: &str| value.map_or(without.to_owned(), |value| format!("{value:.1} s"));
-    let observed = format!(
-        "the longest delay that works is {}, the shortest that fails {} (up to 70 s tried)",
-        delay(longest, "none"),
-        delay(shortest, "none"),
-    );
-    Verdict::new(claim, agrees, observed)
+    let (longest, shortest) = (longest.unwrap_or(0.0), shortest.unwrap_or(f64::INFINITY));
+    let claim = claim.shown_in("s", 1.0, 1);
+    let claim = match caller.expected_s {
+        Some(limit) => claim
+            .with(
+                Range::between(limit - STEP_TRIED, limit + STEP_TRIED)
+                    .of_exact(longest)
+                    .at("works at the longest"),
+            )
+            .with(
+                Range::between(limit - STEP_TRIED, limit + STEP_TRIED)
+                    .of_exact(shortest)
+                    .at("fails at the shortest"),
+            )
+            .with(Range::above(0.0).of_exact(shortest - longest).at("from the one to the other")),
+        None => claim
+            .with(Range::at_least(FARTHEST).of_exact(longest).at("works at the longest"))
+            .with(Range::above(FARTHEST).of_exact(shortest).at("fails at the shortest")),
+    };
+    claim.noting("up to 70 s tried")
 }
 
 /// The variants of TCP in RADIUS07's figures.
@@ -171,12 +180,12 @@ const BUFFERS_KB: [u32; 2] = [64, 1000];
 /// The initial retransmission timeout of 3 s is a round trip of this one-way delay.
 const STEP_S: f64 = 1.5;
 
-/// One-way delays in milliseconds: dense around the step, and up to where OPNET fails.
+/// One-way delays in milliseconds: dense around the step, and up to the publication's 30 s.
 fn step_delays() -> Vec<u32> {
     (100..3000)
         .step_by(100)
         .chain([1_490, 1_510])
-        .chain((3_000..=22_000).step_by(500))
+        .chain((3_000..=30_000).step_by(500))
         .collect::<std::collections::BTreeSet<_>>()
         .into_iter()
         .collect()
@@ -205,6 +214,9 @@ fn step(lab: &Lab<'_>) -> Result<Output, Error> {
             format!("link.space.delay={}ms", case.delay_ms),
             format!("flow.file.bytes={}kB", case.file_kb),
             format!("tcp.host.receive_buffer={}kB", case.buffer_kb),
+            // OPNET's five SYNs reach 22.5 s; the same schedule without an end reaches all of them.
+            "tcp.host.syn=ns".into(),
+            format!("tcp.host.rto.max={}s", MAX_RTOS_S[0]),
         ]);
         lab.scenario(&SCENARIO, &settings)
     };
@@ -212,20 +224,24 @@ fn step(lab: &Lab<'_>) -> Result<Output, Error> {
     let flows: Vec<FlowResult> =
         lab.run(&scenarios)?.iter().map(|runs| runs.0[0].0.flows[0].clone()).collect();
     let measured: Vec<Measured<'_>> = cases.iter().zip(&flows).collect();
+    let ceilings = ceilings(lab)?;
     Ok(Output {
-        verdicts: vec![
+        claims: vec![
             full_within(&measured),
             less_beyond(&measured),
             same_for_all(&measured),
             same_with_timestamps(&measured),
+            third_radius(&ceilings),
         ],
         tables: vec![
             Part::new("step", around_the_step(&measured)),
             Part::new("transfers", step_table(&measured)),
+            Part::new("ceiling", ceiling_table(&ceilings)),
         ],
         figures: vec![
             Part::new("efficiency", efficiency_plot(&measured)),
             Part::new("time", time_plot(&measured)),
+            Part::new("ceiling", ceiling_plot(&ceilings)),
         ],
     })
 }
@@ -246,26 +262,30 @@ fn without_timestamps((case, _): &&Measured<'_>) -> bool {
 }
 
 /// At 1.5 s itself, the answer is late by the transmission time of its packets.
-fn full_within(measured: &[Measured<'_>]) -> Verdict {
+fn full_within(measured: &[Measured<'_>]) -> Claim {
     let within = measured.iter().filter(|(case, _)| delay_s(case) < STEP_S);
     let values: Vec<f64> = within.map(|(_, flow)| efficiency(flow)).collect();
     let least = values.iter().copied().fold(1.0, f64::min);
-    Verdict::new(
+    Claim::stated(
         "Below 1.5 s one way nothing is sent twice: goodput over throughput is 1",
-        least == 1.0,
-        format!("{least:.3} at the least, in {} transfers", values.len()),
+        "the figures of goodput over throughput",
     )
+    .shown_in("", 1.0, 3)
+    .with(Range::at_least(1.0).of_exact(least).at("at the least"))
+    .noting(format!("{} transfers", values.len()))
 }
 
-fn less_beyond(measured: &[Measured<'_>]) -> Verdict {
+fn less_beyond(measured: &[Measured<'_>]) -> Claim {
     let beyond = measured.iter().filter(without_timestamps).filter(|(case, _)| delay_s(case) >= STEP_S);
     let values: Vec<f64> = beyond.map(|(_, flow)| efficiency(flow)).collect();
     let most = values.iter().copied().fold(0.0, f64::max);
-    Verdict::new(
+    Claim::stated(
         "Beyond 1.5 s it steps down, with Reno and with SACK: it is lower in every transfer",
-        most < 1.0,
-        format!("{most:.3} at the most, in {} transfers", values.len()),
+        "the figures of goodput over throughput",
     )
+    .shown_in("", 1.0, 3)
+    .with(Range::below(1.0).of_exact(most).at("at the most"))
+    .noting(format!("{} transfers", values.len()))
 }
 
 /// The variant and the step of each combination of variant, file and buffer. The step is the longest delay
@@ -281,30 +301,120 @@ fn steps(measured: &[Measured<'_>]) -> Vec<(usize, f64)> {
     measured.chunk_by(same).map(step).collect()
 }
 
-fn same_for_all(measured: &[Measured<'_>]) -> Verdict {
+fn same_for_all(measured: &[Measured<'_>]) -> Claim {
     let steps: Vec<f64> = steps(measured)
         .into_iter()
         .filter(|(variant, _)| *variant != WITH_TIMESTAMPS)
         .map(|(_, step)| step)
         .collect();
     let (least, most) = extremes(&steps);
-    Verdict::new(
+    Claim::stated(
         "The step's place does not depend on the size of file or buffer",
-        least == most,
-        format!("full efficiency up to {least} s to {most} s, in {} combinations", steps.len()),
+        "the figures of goodput over throughput",
     )
+    .shown_in("s", 1.0, 2)
+    .with(Range::between(0.0, 0.0).of_exact(most - least).at("apart"))
+    .noting(format!("full efficiency up to {least} s to {most} s, in {} combinations", steps.len()))
 }
 
-fn same_with_timestamps(measured: &[Measured<'_>]) -> Verdict {
+/// Timestamps are one of the publication's variants.
+fn same_with_timestamps(measured: &[Measured<'_>]) -> Claim {
     let (with, without): (Vec<_>, Vec<_>) =
         steps(measured).into_iter().partition(|(variant, _)| *variant == WITH_TIMESTAMPS);
-    let (with, without) =
-        [with, without].map(|steps| extremes(&steps.iter().map(|step| step.1).collect::<Vec<_>>())).into();
-    Verdict::new(
-        "Timestamps make no difference to the step",
-        with == without,
-        format!("full efficiency up to {} s with timestamps, {} s without", with.1, without.1),
+    let [with, without] =
+        [with, without].map(|steps| extremes(&steps.iter().map(|step| step.1).collect::<Vec<_>>()));
+    let apart = (with.0 - without.0).abs().max((with.1 - without.1).abs());
+    Claim::stated(
+        "The variant with timestamps has its step at the same place",
+        "the figures of goodput over throughput",
     )
+    .shown_in("s", 1.0, 2)
+    .with(Range::between(0.0, 0.0).of_exact(apart).at("apart"))
+    .noting(format!("full efficiency up to {} s with timestamps, {} s without", with.1, without.1))
+}
+
+/// Maximum RTOs, seconds: that of the publication, and Linux'.
+const MAX_RTOS_S: [u32; 2] = [64, 120];
+/// The file of the third radius, kB.
+const CEILING_FILE_KB: u32 = 100;
+
+/// A transfer with timestamps at a distance, by maximum RTO: seconds one way, and its efficiency.
+type Ceilings = [Vec<(f64, f64)>; 2];
+
+/// The inner radius hides the third one, but not from a connection that has measured its round trip at once.
+fn ceilings(lab: &Lab<'_>) -> Result<Ceilings, Error> {
+    let delays: Vec<u32> = (20..=70).collect();
+    let scenario = |max_rto: u32, delay: u32| {
+        lab.scenario(
+            &SCENARIO,
+            &VARIANTS[WITH_TIMESTAMPS].with([
+                format!("link.space.delay={delay}s"),
+                format!("flow.file.bytes={CEILING_FILE_KB}kB"),
+                "tcp.host.receive_buffer=1000kB".into(),
+                "tcp.host.syn=ns".into(),
+                "tcp.host.retries=endless".into(),
+                format!("tcp.host.rto.max={max_rto}s"),
+            ]),
+        )
+    };
+    let pairs = MAX_RTOS_S.iter().flat_map(|&max_rto| delays.iter().map(move |&delay| (max_rto, delay)));
+    let scenarios = pairs.map(|(max_rto, delay)| scenario(max_rto, delay)).collect::<Result<Vec<_>, _>>()?;
+    let runs = lab.run(&scenarios)?;
+    let points = |max_rto: usize| {
+        let runs = runs[max_rto * delays.len()..].iter();
+        let efficiencies = runs.map(|runs| efficiency(&runs.0[0].0.flows[0]));
+        delays.iter().map(|&delay| f64::from(delay)).zip(efficiencies).collect()
+    };
+    Ok([0, 1].map(points))
+}
+
+/// At half the maximum RTO itself, the transmission time of the packets decides.
+fn third_radius(ceilings: &Ceilings) -> Claim {
+    let tests = ceilings.iter().zip(MAX_RTOS_S).flat_map(|(points, max_rto)| {
+        let radius = f64::from(max_rto) / 2.0;
+        let least = points.iter().filter(|point| point.0 < radius).map(|point| point.1).fold(1.0, f64::min);
+        let most = points.iter().filter(|point| point.0 > radius).map(|point| point.1).fold(0.0, f64::max);
+        [
+            Range::at_least(1.0)
+                .of_exact(least)
+                .at(format!("below {radius} s with {max_rto} s, at the least")),
+            Range::below(1.0).of_exact(most).at("beyond it, at the most"),
+        ]
+    });
+    Claim::ours(
+        "A third radius is where the round trip passes the maximum RTO: with timestamps nothing is sent twice \
+         below half of 64 and of 120 s one way, and something is beyond",
+    )
+    .shown_in("", 1.0, 3)
+    .with_all(tests)
+}
+
+fn ceiling_table(ceilings: &Ceilings) -> Table {
+    let columns = MAX_RTOS_S.map(|max_rto| {
+        Column::new(
+            format!("goodput / throughput, maximum RTO {max_rto} s"),
+            format!("max_rto_{max_rto}_efficiency"),
+        )
+    });
+    let delay = Column::new("one-way delay", "delay_s").shown_in("s", 1.0);
+    let title = format!("A file of {CEILING_FILE_KB} kB with timestamps, beyond the third radius");
+    let mut table = Table::new(title, [delay].into_iter().chain(columns).collect());
+    for (&(delay, first), &(_, second)) in ceilings[0].iter().zip(&ceilings[1]) {
+        table.push(vec![Cell::Number(delay, 0), Cell::Number(first, 3), Cell::Number(second, 3)]);
+    }
+    table
+}
+
+fn ceiling_plot(ceilings: &Ceilings) -> Plot {
+    let plot = Plot::new(
+        "The third radius: a round trip above the maximum RTO",
+        Axis::new("one-way delay", "s of light"),
+        Axis::dimensionless("goodput / throughput").including(0.0),
+    );
+    MAX_RTOS_S.iter().zip(ceilings).fold(plot, |plot, (max_rto, points)| {
+        let points = points.iter().map(|&(delay, efficiency)| Point::new(delay, Estimate::from(efficiency)));
+        plot.with(Series::new(format!("maximum RTO {max_rto} s"), Style::Line, points))
+    })
 }
 
 fn extremes(values: &[f64]) -> (f64, f64) {
@@ -313,7 +423,7 @@ fn extremes(values: &[f64]) -> (f64, f64) {
 
 /// One file and one buffer, at a few distances.
 fn around_the_step(measured: &[Measured<'_>]) -> Table {
-    let shown = [300, 1_000, 1_490, 1_500, 2_000, 5_000, 10_000, 22_000];
+    let shown = [300, 1_000, 1_490, 1_500, 2_000, 5_000, 10_000, 22_000, 30_000];
     let heading = |Scheme { name, key, .. }: &Scheme| {
         [
             Column::new(format!("{name}: time"), format!("{key}_transfer_s")).shown_in("s", 1.0),

@@ -8,8 +8,9 @@ use bentpipe_units::{ByteCount, Probability, Rate, Time};
 
 use super::{Experiment, Lab, Output, over_seeds, rows};
 use crate::Error;
-use crate::results::{Part, Verdict};
-use crate::statistics::Summary;
+use crate::claim::{Claim, Range};
+use crate::results::Part;
+use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 use crate::topology::PAYLOAD_SHARE;
 use crate::trial::{Measured, Trial, WayBack};
@@ -181,12 +182,12 @@ impl Link {
 }
 
 /// A measure of all runs of a link and a scheme.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Row {
-    of_limit: Summary,
-    back_queue_s: Summary,
+    of_limit: Sample,
+    back_queue_s: Sample,
     /// Packets per second on the way back.
-    back_packets: Summary,
+    back_packets: Sample,
 }
 
 /// The measures of each link and scheme.
@@ -214,7 +215,7 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
         link.back == Back::Bloated && link.per == 0.0 && *scheme == Scheme::One
     };
     Ok(Output {
-        verdicts: vec![
+        claims: vec![
             of_limit(
                 "With two boxes of which the far one thins, 90% on the bloated way back",
                 &measured,
@@ -229,26 +230,26 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
 }
 
 /// Whether these runs have [`OF_LIMIT`].
-fn of_limit(claim: &str, rows: &Rows, which: impl Fn(&&(Link, Scheme, Row)) -> bool) -> Verdict {
-    let found: Vec<f64> = rows.iter().filter(which).map(|(_, _, row)| row.of_limit.mean).collect();
-    let percent: Vec<f64> = found.iter().map(|share| 100.0 * share).collect();
-    let holds = !found.is_empty() && found.iter().all(|share| *share >= OF_LIMIT);
-    Verdict::new(claim, holds, format!("{}%", super::listed(&percent, 1, " / ")))
+fn of_limit(claim: &str, rows: &Rows, which: impl Fn(&&(Link, Scheme, Row)) -> bool) -> Claim {
+    let test = |(link, _, row): &(Link, Scheme, Row)| {
+        Range::at_least(OF_LIMIT).of_mean(&row.of_limit).at(format!("({})", link.label()))
+    };
+    Claim::ours(claim).shown_in("%", 0.01, 1).with_all(rows.iter().filter(which).map(test))
 }
 
 /// Whether no scheme is below BBR on any link.
-fn of_bbr(rows: &Rows) -> Verdict {
+fn of_bbr(rows: &Rows) -> Claim {
     let bbr = |link: Link| {
         let is_bbr =
             |(other, scheme, _): &&(Link, Scheme, Row)| *other == link && *scheme == Scheme::EndToEnd;
-        rows.iter().find(is_bbr).expect("each link is tried with BBR").2.of_limit.mean
+        &rows.iter().find(is_bbr).expect("each link is tried with BBR").2.of_limit
     };
     let ours = rows.iter().filter(|(_, scheme, _)| *scheme != Scheme::EndToEnd);
-    let ratios = ours.map(|(link, scheme, row)| (row.of_limit.mean / bbr(*link), link, scheme));
-    let (ratio, link, scheme) =
-        ratios.min_by(|one, other| one.0.total_cmp(&other.0)).expect("there are rows");
-    let found = format!("{ratio:.2} of it at worst ({}; {})", link.label(), scheme.label());
-    Verdict::new("Nowhere less than BBR has end to end, within 3%", ratio >= OF_BBR, found)
+    let tests = ours.map(|(link, scheme, row)| {
+        let test = Range::at_least(OF_BBR).of_ratio(&row.of_limit, bbr(*link));
+        test.at(format!("({}; {})", link.label(), scheme.label()))
+    });
+    Claim::ours("Nowhere less than BBR has end to end, within 3%").with_all(tests)
 }
 
 fn table(title: &str, rows: &Rows) -> Table {
@@ -264,9 +265,9 @@ fn table(title: &str, rows: &Rows) -> Table {
         table.push(vec![
             Cell::text(link.label()),
             Cell::text(scheme.label()),
-            Cell::interval(Some(row.of_limit), 1),
-            Cell::interval(Some(row.back_queue_s), 2),
-            Cell::interval(Some(row.back_packets), 0),
+            Cell::interval(Some(&row.of_limit), 1),
+            Cell::interval(Some(&row.back_queue_s), 2),
+            Cell::interval(Some(&row.back_packets), 0),
         ]);
     }
     table
@@ -363,7 +364,7 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
     let runs = lab.observe(&scenarios, Samples::default)?;
     let measured = cases.iter().zip(&runs).map(|(&(link, scheme, _), runs)| {
         let back = link.back.parameters().0;
-        let of_limit = |(run, samples): &(bentpipe_sim::RunResult, Samples)| {
+        let of_limit = |(run, samples): (&bentpipe_sim::RunResult, &Samples)| {
             let FlowResult { bytes, .. } = run.flows[0];
             (bytes - samples.before) as f64 / link.limit()
         };
@@ -375,9 +376,9 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
         let packets =
             |run: &bentpipe_sim::RunResult| run.links[SATELLITE].reverse.offered as f64 / END as f64;
         let row = Row {
-            of_limit: over_seeds(runs.0.iter().map(of_limit)),
-            back_queue_s: over_seeds(runs.0.iter().map(|(_, samples)| queue(samples))),
-            back_packets: over_seeds(runs.0.iter().map(|(run, _)| packets(run))),
+            of_limit: over_seeds(runs.results().zip(runs.observers()).map(of_limit)),
+            back_queue_s: runs.observed(queue),
+            back_packets: runs.sample(packets),
         };
         (link, scheme, row)
     });
@@ -387,7 +388,7 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
         |(link, scheme, _): &&(Link, Scheme, Row)| link.back == Back::Bloated && *scheme == Scheme::Filtered;
     let all_filtered = |(_, scheme, _): &&(Link, Scheme, Row)| *scheme == Scheme::Filtered;
     Ok(Output {
-        verdicts: vec![
+        claims: vec![
             of_limit("With an ACK filter, 90% on the bloated way back", &measured, filtered),
             of_limit(
                 "The same with receivers like those of Linux, Windows and macOS",
@@ -417,8 +418,8 @@ fn receivers_table(rows: &Rows) -> Table {
         table.push(vec![
             Cell::text(RECEIVERS[index / per_receiver].name),
             Cell::text(scheme.label()),
-            Cell::interval(Some(row.of_limit), 1),
-            Cell::interval(Some(row.back_queue_s), 2),
+            Cell::interval(Some(&row.of_limit), 1),
+            Cell::interval(Some(&row.back_queue_s), 2),
         ]);
     }
     table
@@ -427,16 +428,16 @@ fn receivers_table(rows: &Rows) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Progress;
-    use crate::results::{Seeds, World};
+    use crate::experiment::in_virtual_time;
 
     #[test]
     fn in_virtual_time_an_ack_filter_keeps_a_bloated_way_back_short() {
-        let seeds = Seeds { first: 1, count: 1 };
-        let results = RETURN_LINK.run(World::Sim, seeds, &Progress::default()).unwrap();
-        for part in &results.tables {
-            println!("{}", part.content.to_markdown());
-        }
-        assert!(results.verdicts.iter().all(|verdict| verdict.agrees), "{:#?}", results.verdicts);
+        let results = in_virtual_time(&RETURN_LINK, 2);
+        assert_eq!(results.contradicted().count(), 0, "{:#?}", results.verdicts);
+        let shares = results.tables[1].content.to_csv();
+        let filtered = shares.lines().filter(|line| line.contains("ACK filter"));
+        let share = |line: &str| line.split(',').nth(3).unwrap().parse::<f64>().unwrap();
+        assert!(filtered.clone().count() == RECEIVERS.len(), "{shares}");
+        assert!(filtered.map(share).all(|share| share >= OF_LIMIT), "{shares}");
     }
 }

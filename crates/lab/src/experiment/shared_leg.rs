@@ -13,9 +13,10 @@ use bentpipe_units::{ByteCount, Probability, Rate, Time};
 
 use super::{Experiment, Lab, Output, over_seeds, rows};
 use crate::Error;
-use crate::course::{Carries, Course, Sample};
-use crate::results::{Part, Verdict};
-use crate::statistics::Summary;
+use crate::claim::{Claim, Range};
+use crate::course::{self, Carries, Course};
+use crate::results::Part;
+use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 use crate::trial::{CrossTraffic, Flow, Trial};
 
@@ -144,9 +145,8 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
     let scenarios = SCHEMES.map(|scheme| lab.scenario(&SCENARIO, &scheme.settings()));
     let scenarios = scenarios.into_iter().collect::<Result<Vec<_>, _>>()?;
     let observed = lab.observe(&scenarios, Samples::default)?.into_iter().zip(SCHEMES);
-    let runs = observed.map(|(runs, scheme)| {
-        runs.0.into_iter().map(|(_, samples)| samples.measured(scheme.split())).collect()
-    });
+    let runs = observed
+        .map(|(runs, scheme)| runs.observers().map(|samples| samples.measured(scheme.split())).collect());
     Ok(output("end to end", &runs.collect::<Vec<Vec<Run>>>()))
 }
 
@@ -185,7 +185,7 @@ impl Samples {
         // Its queue is empty a minute after the end.
         let carries = Carries::new(&direction, Time::ZERO + Duration::from_secs_f64(UNTIL + 60.0));
         let sample = |&(at, [queued, delivered]): &(Time, [u64; 2])| carries.sample(at, 0, queued, delivered);
-        let course = Course::new(self.link.iter().map(sample).collect::<Vec<Sample>>());
+        let course = Course::new(self.link.iter().map(sample).collect::<Vec<course::Sample>>());
         let window = course.between(FROM, UNTIL).expect("the run is as long");
         let bps = |reads: &[[u64; 2]]| {
             let bytes: u64 = reads.iter().map(|[before, after]| after - before).sum();
@@ -205,50 +205,45 @@ impl Samples {
 /// From the runs of each scheme; `others` is what goes end to end.
 fn output(others: &str, runs: &[Vec<Run>]) -> Output {
     Output {
-        verdicts: verdicts(others, runs),
+        claims: claims(others, runs),
         tables: vec![Part::new("shares", table(others, runs))],
         figures: Vec::new(),
     }
 }
 
-fn mean(runs: &[Run], measure: fn(&Run) -> f64) -> Summary {
+fn mean(runs: &[Run], measure: fn(&Run) -> f64) -> Sample {
     over_seeds(runs.iter().map(measure))
 }
 
-fn verdicts(others: &str, runs: &[Vec<Run>]) -> Vec<Verdict> {
+fn claims(others: &str, runs: &[Vec<Run>]) -> Vec<Claim> {
     let [ample, scarce, alone] = runs else { unreachable!("there are three schemes") };
-    let mbps = |runs: &[Run], measure| mean(runs, measure).mean / 1e6;
-    let (beside, by_itself) = (mbps(ample, |run| run.others_bps), mbps(alone, |run| run.others_bps));
-    let (stream, whole) = (mbps(ample, |run| run.stream_bps), mbps(alone, |run| run.stream_bps));
-    let used = mean(ample, |run| run.used).mean;
-    let queue = mean(ample, |run| run.queue_95_s).mean;
-    let kept = mbps(scarce, |run| run.split_bps) / (MBPS as f64 * PAYLOAD);
+    let of_alone = |least, measure: fn(&Run) -> f64| {
+        Range::at_least(least).of_ratio(&mean(ample, measure), &mean(alone, measure))
+    };
     let wanted = 1.0 - Scheme::Scarce.share();
+    let kept = over_seeds(scarce.iter().map(|run| run.split_bps / (MBPS as f64 * 1e6 * PAYLOAD)));
     vec![
-        Verdict::new(
-            format!("With all of the link as its share, {others} has 90% or more of what it has alone"),
-            beside >= OF_ALONE * by_itself,
-            format!("{beside:.2} of {by_itself:.2} Mbit/s"),
-        ),
-        Verdict::new(
-            "So has the stream, 98% or more",
-            stream >= OF_STREAM * whole,
-            format!("{stream:.2} of {whole:.2} Mbit/s"),
-        ),
-        Verdict::new("The link carries 97% or more of what it can", used >= USED, percent(used)),
-        Verdict::new(
-            "The queue is below 30 ms at the 95th percentile",
-            queue < QUEUE_S,
-            format!("{:.0} ms", 1e3 * queue),
-        ),
-        Verdict::new(
-            format!(
-                "With a share of {}, the split downloads keep 85% or more of theirs",
-                percent(1.0 - wanted)
-            ),
-            kept >= OF_SHARE * wanted,
-            format!("{} of {}", percent(kept), percent(wanted)),
-        ),
+        Claim::ours(format!(
+            "With all of the link as its share, {others} has 90% or more of what it has alone"
+        ))
+        .shown_in("%", 0.01, 1)
+        .with(of_alone(OF_ALONE, |run| run.others_bps)),
+        Claim::ours("So has the stream, 98% or more")
+            .shown_in("%", 0.01, 1)
+            .with(of_alone(OF_STREAM, |run| run.stream_bps)),
+        Claim::ours("The link carries 97% or more of what it can")
+            .shown_in("%", 0.01, 1)
+            .with(Range::at_least(USED).of_mean(&mean(ample, |run| run.used))),
+        Claim::ours("The queue is below 30 ms at the 95th percentile")
+            .shown_in("ms", 1e-3, 0)
+            .with(Range::below(QUEUE_S).of_mean(&mean(ample, |run| run.queue_95_s))),
+        Claim::ours(format!(
+            "With a share of {}, the split downloads keep 85% or more of theirs",
+            percent(1.0 - wanted)
+        ))
+        .shown_in("%", 0.01, 1)
+        .with(Range::at_least(OF_SHARE * wanted).of_mean(&kept))
+        .noting(format!("theirs is {}", percent(wanted))),
     ]
 }
 
@@ -286,16 +281,17 @@ fn table(others: &str, runs: &[Vec<Run>]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Progress;
-    use crate::results::{Seeds, World};
+    use crate::experiment::in_virtual_time;
 
     #[test]
     fn in_virtual_time_what_is_not_split_has_its_share() {
-        let seeds = Seeds { first: 1, count: SHARED_LEG.seeds };
-        let results = SHARED_LEG.run(World::Sim, seeds, &Progress::default()).unwrap();
+        let results = in_virtual_time(&SHARED_LEG, 3);
         // TCP that does not pace sends in bursts, which queue by themselves.
-        let shares = results.verdicts.iter().filter(|verdict| !verdict.claim.contains("queue"));
-        assert_eq!(shares.clone().count(), 4);
-        assert!(shares.clone().all(|verdict| verdict.agrees), "{:#?}", results.verdicts);
+        assert!(
+            results.contradicted().all(|verdict| verdict.claim.contains("queue")),
+            "{:#?}",
+            results.verdicts
+        );
+        assert!(results.verdicts[4].agrees(), "{:#?}", results.verdicts);
     }
 }

@@ -7,11 +7,12 @@ use bentpipe_units::{ByteCount, Rate};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::{Experiment, Lab, Output, rows};
+use super::{Experiment, Lab, Output, over_seeds, rows};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup};
-use crate::results::{Part, Verdict};
-use crate::statistics::{Estimate, at_95};
+use crate::results::Part;
+use crate::statistics::{Estimate, Sample, at_95};
 use crate::table::{Cell, Column, Table};
 use crate::topology::PAYLOAD_SHARE;
 use crate::trial::Trial;
@@ -126,17 +127,20 @@ fn ideal_transfer(bytes: ByteCount, seed: u64) -> f64 {
     last
 }
 
-/// The times of a scheme's downloads of one size, seconds, in ascending order.
+/// The times of a scheme's downloads of one size, seconds.
 struct Times {
     scheme: Scheme,
     bytes: ByteCount,
+    by_seed: Sample,
+    /// In ascending order.
     seconds: Vec<f64>,
 }
 
 impl Times {
     fn new(scheme: Scheme, bytes: ByteCount, mut seconds: Vec<f64>) -> Self {
+        let by_seed = over_seeds(seconds.iter().copied());
         seconds.sort_by(f64::total_cmp);
-        Self { scheme, bytes, seconds }
+        Self { scheme, bytes, by_seed, seconds }
     }
 
     fn median(&self) -> f64 {
@@ -156,9 +160,9 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
     let measured = rows(lab.side_by_side(AT_ONCE, jobs.collect())?, lab.seeds().count());
     let times = cases.into_iter().zip(measured);
     let times: Vec<_> = times.map(|((scheme, size), seconds)| Times::new(scheme, size, seconds)).collect();
-    let mut verdicts = near_the_minimum(&times, Scheme::TwoBoxes);
-    verdicts.push(boxes_save_time(&times));
-    Ok(output(&times, verdicts))
+    let mut claims = near_the_minimum(&times, Scheme::TwoBoxes);
+    claims.push(boxes_save_time(&times));
+    Ok(output(&times, claims))
 }
 
 /// One box and a client whose window has room for the link; virtual time has no Fast Open.
@@ -180,19 +184,18 @@ fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
             Times::new(Scheme::OneBox, size, runs.results().map(|run| run.flows[0].seconds).collect())
         })
         .collect();
-    let verdicts = near_the_minimum(&times, Scheme::OneBox);
-    Ok(output(&times, verdicts))
+    let claims = near_the_minimum(&times, Scheme::OneBox);
+    Ok(output(&times, claims))
 }
 
-fn near_the_minimum(times: &[Times], scheme: Scheme) -> Vec<Verdict> {
+fn near_the_minimum(times: &[Times], scheme: Scheme) -> Vec<Claim> {
     let of_scheme = times.iter().filter(|times| times.scheme == scheme);
     let claim = |times: &Times, what: &str, minimum: f64| {
-        let ratio = times.median() / minimum;
-        Verdict::new(
-            format!("{} of {}: the median is within {NEAR} of {what}", scheme.name(), times.bytes),
-            ratio <= NEAR,
-            format!("{ratio:.2} of {minimum:.2} s"),
-        )
+        let sentence = format!("{} of {}: the median is within {NEAR} of {what}", scheme.name(), times.bytes);
+        Claim::ours(sentence)
+            .shown_in("s", 1.0, 2)
+            .with(Range::at_most(NEAR * minimum).of_median(&times.by_seed))
+            .noting(format!("{:.2} times {minimum:.2} s", times.median() / minimum))
     };
     of_scheme
         .flat_map(|times| {
@@ -205,25 +208,31 @@ fn near_the_minimum(times: &[Times], scheme: Scheme) -> Vec<Verdict> {
         .collect()
 }
 
-fn boxes_save_time(times: &[Times]) -> Verdict {
-    let medians = |bytes| {
-        let of_size = times.iter().filter(move |times| times.bytes == bytes);
-        of_size.map(Times::median).collect::<Vec<_>>()
+/// The median of the differences seed by seed.
+fn boxes_save_time(times: &[Times]) -> Claim {
+    let of = |bytes, scheme| {
+        times.iter().find(|times| times.bytes == bytes && times.scheme == scheme).expect("all are tried")
     };
-    let all = SIZES.map(medians);
-    // In the order of `SCHEMES`.
-    let saves = all.iter().all(|medians| medians[2] < medians[1] && medians[1] < medians[0]);
-    let found = all.map(|medians| super::listed(&medians[..3], 2, " / "));
-    Verdict::new(
-        "One box is faster than BBR end to end, and two are faster than one",
-        saves,
-        format!("medians {} s", found.join(" s and ")),
-    )
+    let saved = |bytes: ByteCount, [more, less]: [Scheme; 2]| {
+        let saved = of(bytes, less).by_seed.paired(&of(bytes, more).by_seed, |less, more| less - more);
+        Range::above(0.0).of_median(&saved.expect("times are finite")).at(format!(
+            "saved by {} of {bytes} after {}",
+            more.name(),
+            less.name()
+        ))
+    };
+    let steps = [[Scheme::OneBox, Scheme::EndToEnd], [Scheme::TwoBoxes, Scheme::OneBox]];
+    let medians = SIZES
+        .map(|bytes| super::listed(SCHEMES[..3].iter().map(|&scheme| of(bytes, scheme).median()), 2, " / "));
+    Claim::ours("One box is faster than BBR end to end, and two are faster than one")
+        .shown_in("s", 1.0, 2)
+        .with_all(SIZES.iter().flat_map(|&bytes| steps.map(|step| saved(bytes, step))))
+        .noting(format!("medians {} s", medians.join(" s and ")))
 }
 
-fn output(times: &[Times], verdicts: Vec<Verdict>) -> Output {
+fn output(times: &[Times], claims: Vec<Claim>) -> Output {
     Output {
-        verdicts,
+        claims,
         tables: vec![Part::new("times", table(times))],
         figures: vec![Part::new("times", chart(times))],
     }
@@ -273,8 +282,8 @@ fn chart(times: &[Times]) -> BarChart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Progress;
-    use crate::results::{Seeds, World};
+    use crate::experiment::in_virtual_time;
+    use crate::results::Verdict;
 
     #[test]
     fn two_boxes_have_a_round_trip_less_than_one() {
@@ -298,11 +307,10 @@ mod tests {
 
     #[test]
     fn in_virtual_time_one_box_is_near_the_minimum_with_repetitions() {
-        let seeds = Seeds { first: 1, count: 5 };
-        let results = SHORT_DOWNLOADS.run(World::Sim, seeds, &Progress::default()).unwrap();
+        let results = in_virtual_time(&SHORT_DOWNLOADS, 8);
         let with_repetitions =
             results.verdicts.iter().filter(|verdict| verdict.claim.contains("repetitions"));
         assert_eq!(with_repetitions.clone().count(), SIZES.len());
-        assert!(with_repetitions.clone().all(|verdict| verdict.agrees), "{:#?}", results.verdicts);
+        assert!(with_repetitions.clone().all(Verdict::agrees), "{:#?}", results.verdicts);
     }
 }

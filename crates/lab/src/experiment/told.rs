@@ -11,7 +11,7 @@ use super::{Lab, Runs, over_seeds};
 use crate::Error;
 use crate::course::{Carries, Course, Window};
 use crate::figure::{Axis, Plot, Point, Series, Style};
-use crate::statistics::{Estimate, Summary};
+use crate::statistics::{Estimate, Sample};
 use crate::trial::Trial;
 
 const SCENARIO: (&str, &str) =
@@ -95,10 +95,10 @@ struct Samples {
 }
 
 impl Samples {
-    fn course(self, carries: &Carries) -> Course {
-        let samples = self.samples.into_iter();
+    fn course(&self, carries: &Carries) -> Course {
+        let samples = self.samples.iter();
         let samples = samples
-            .map(|(at, [read, queued, delivered])| carries.sample(at, read, queued, delivered))
+            .map(|&(at, [read, queued, delivered])| carries.sample(at, read, queued, delivered))
             .collect();
         Course::new(samples)
     }
@@ -128,7 +128,7 @@ pub(super) fn courses(lab: &Lab<'_>, scenarios: &[Scenario]) -> Result<Vec<Vec<C
     let of_a_scenario = |(scenario, runs): (&Scenario, Runs<Samples>)| {
         let direction = &scenario.links[SATELLITE].config.forward;
         let carries = Carries::new(direction, Time::ZERO + scenario.duration + AFTERWARDS);
-        runs.0.into_iter().map(|(_, samples)| samples.course(&carries)).collect()
+        runs.observers().map(|samples| samples.course(&carries)).collect()
     };
     Ok(scenarios.iter().zip(runs).map(of_a_scenario).collect())
 }
@@ -150,22 +150,22 @@ impl<L> Tried<L> {
         Some(self.courses(scheme)?.iter().map(window).collect())
     }
 
-    pub(super) fn used(&self, scheme: Scheme, window: [f64; 2]) -> Option<Summary> {
+    pub(super) fn used(&self, scheme: Scheme, window: [f64; 2]) -> Option<Sample> {
         Some(over_seeds(self.windows(scheme, window)?.iter().map(|window| window.of_limit)))
     }
 
     /// What is delivered or, if that is less, the use of the link.
-    pub(super) fn at_least(&self, scheme: Scheme, window: [f64; 2]) -> Option<Summary> {
+    pub(super) fn at_least(&self, scheme: Scheme, window: [f64; 2]) -> Option<Sample> {
         let windows = self.windows(scheme, window)?;
         Some(over_seeds(windows.iter().map(|window| window.of_limit.min(window.used))))
     }
 
-    pub(super) fn queue(&self, scheme: Scheme, window: [f64; 2]) -> Option<Summary> {
+    pub(super) fn queue(&self, scheme: Scheme, window: [f64; 2]) -> Option<Sample> {
         Some(over_seeds(self.windows(scheme, window)?.iter().map(|window| window.queue_95_s)))
     }
 
     /// What any transport could have delivered, bits per second.
-    pub(super) fn capacity_bps(&self, window: [f64; 2]) -> Option<Summary> {
+    pub(super) fn capacity_bps(&self, window: [f64; 2]) -> Option<Sample> {
         let windows = self.windows(self.by_scheme.first()?.0, window)?;
         Some(over_seeds(windows.iter().map(|window| window.deliverable_bps)))
     }

@@ -6,9 +6,11 @@ use std::time::Duration;
 use bentpipe_link::LinkConfig;
 
 use super::told::{SCHEMES, Scheme, Tried, courses};
-use super::{Lab, Output, over_seeds, rows};
+use super::{Lab, Output, rows};
 use crate::Error;
-use crate::results::{Part, Verdict};
+use crate::claim::{Claim, Range};
+use crate::course::Window;
+use crate::results::Part;
 use crate::statistics::Summary;
 use crate::table::{Cell, Column, Table};
 use crate::trial::Trial;
@@ -82,43 +84,47 @@ impl Study {
             Part::new("fixed", tried.plot(format!("{}, one run", tried.link.name), self.lasts))
         };
         Output {
-            verdicts: self.verdicts(tried),
+            claims: self.claims(tried),
             tables: vec![Part::new("links", self.table(tried))],
             figures: tried.first().map(figure).into_iter().collect(),
         }
     }
 
-    fn verdicts(&self, tried: &[Tried<&VaryingLink>]) -> Vec<Verdict> {
+    fn claims(&self, tried: &[Tried<&VaryingLink>]) -> Vec<Claim> {
         let window = self.window();
         let [one, many] = self.link;
-        let delivered: Vec<f64> =
-            tried.iter().filter_map(|tried| Some(tried.at_least(Scheme::Unknown, window)?.mean)).collect();
-        let fixed = delivered.first().copied().unwrap_or_default();
-        let mut verdicts = vec![Verdict::new(
-            format!("The fixed {one}: 95% or more of what can be delivered, from the fifth second on"),
-            fixed >= USED,
-            format!("{:.1}%", 100.0 * fixed),
-        )];
-        let drawn = delivered.get(1..).unwrap_or_default();
-        let claim = format!("Each of the {} drawn {many}: the same", drawn.len());
-        verdicts.push(each(claim, drawn, |share| share >= USED, "%", 0.01));
-        let ratios = |other, measure: fn(&crate::course::Window) -> f64| -> Vec<f64> {
+        let (fixed, drawn) = tried.split_first().expect("there is a link with fixed parameters");
+        let delivered = |tried: &Tried<_>| tried.at_least(Scheme::Unknown, window).expect("it is tried");
+        let of_drawn = drawn.iter().flat_map(|tried| delivered(tried).values().to_vec()).collect();
+        let mut claims = vec![
+            Claim::ours(format!(
+                "The fixed {one}: 95% or more of what can be delivered, from the fifth second on"
+            ))
+            .shown_in("%", 0.01, 1)
+            .with(Range::at_least(USED).of_mean(&delivered(fixed))),
+            each(format!("Each of the {} drawn {many}, in every run: the same", drawn.len()), USED, of_drawn),
+        ];
+        let ratios = |other, measure: fn(&Window) -> f64| -> Vec<f64> {
             let of_link = |tried: &Tried<_>| tried.ratios(Scheme::Unknown, other, window, measure);
-            tried.iter().filter_map(of_link).map(|ratios| over_seeds(ratios.into_iter()).mean).collect()
+            tried.iter().filter_map(of_link).flatten().collect()
         };
         let queues = ratios(Scheme::EndToEnd, |window| window.queue_95_s);
         if !queues.is_empty() {
-            let claim =
-                format!("On each {one}, the queue's delay at the 95th percentile is half of BBR's or less");
-            verdicts.push(each(claim, &queues, |ratio| ratio <= OF_BBRS_QUEUE, "% of BBR's", 0.01));
+            let middle = median(&queues);
+            let claim = Claim::ours(format!(
+                "On each {one}, in every run, the queue's delay at the 95th percentile is half of BBR's or less"
+            ));
+            let test = Range::at_most(OF_BBRS_QUEUE).of_each(queues);
+            claims.push(claim.shown_in("% of BBR's", 0.01, 1).with(test).noting(middle));
         }
         let of_told = ratios(Scheme::Told, |window| window.of_limit);
         if !of_told.is_empty() {
-            let claim =
-                format!("On each {one}, it delivers 97% or more of what it does if told the highest rate");
-            verdicts.push(each(claim, &of_told, |ratio| ratio >= OF_TOLD, "%", 0.01));
+            let claim = format!(
+                "On each {one}, in every run, it delivers 97% or more of what it does if told the highest rate"
+            );
+            claims.push(each(claim, OF_TOLD, of_told));
         }
-        verdicts
+        claims
     }
 
     fn table(&self, tried: &[Tried<&VaryingLink>]) -> Table {
@@ -152,17 +158,15 @@ impl Study {
     }
 }
 
-/// The verdict on a claim about each of some values: their range, their middle, and how many do not hold.
-fn each(claim: String, values: &[f64], holds: fn(f64) -> bool, unit: &str, size: f64) -> Verdict {
-    let failed = values.iter().filter(|value| !holds(**value)).count();
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min) / size;
-    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max) / size;
-    let median = Summary::of(values).map_or(f64::NAN, |summary| summary.median) / size;
-    let found = format!(
-        "{least:.1} to {most:.1}{unit}, median {median:.1}; it does not hold for {failed} of {}",
-        values.len()
-    );
-    Verdict::new(claim, failed == 0 && !values.is_empty(), found)
+/// A claim about the share that each run has.
+fn each(claim: String, least: f64, shares: Vec<f64>) -> Claim {
+    let middle = median(&shares);
+    Claim::ours(claim).shown_in("%", 0.01, 1).with(Range::at_least(least).of_each(shares)).noting(middle)
+}
+
+fn median(shares: &[f64]) -> String {
+    let median = Summary::of(shares).map_or(f64::NAN, |summary| summary.median);
+    format!("median {:.1}%", 100.0 * median)
 }
 
 fn capitalised(word: &str) -> String {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use bentpipe_units::Rate;
 
-use super::{Curves, Experiment, Lab, Measure, Output, Runs, listed, over_seeds, rows};
+use super::{Curves, Experiment, Lab, Measure, Output, Runs, over_seeds, rows};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart};
-use crate::results::{Part, Verdict};
+use crate::results::Part;
 use crate::table::{Cell, Column};
 use crate::topology::PAYLOAD_SHARE;
 use crate::trial::Trial;
@@ -121,49 +122,57 @@ impl Shares {
             LINKS.map(|(per, rtt_ms)| format!("{} %, {rtt_ms} ms", per * 100.0)),
         ));
         Output {
-            verdicts: vec![self.p_xcp_fills_the_link(), self.losses_cost_xcp_more()],
+            claims: vec![self.p_xcp_fills_the_link(), self.losses_cost_xcp_more()],
             tables: vec![Part::new("goodput", table)],
             figures: vec![Part::new("goodput", chart)],
         }
     }
 
-    fn p_xcp_fills_the_link(&self) -> Verdict {
-        let shares = self.0.curve(P_XCP).iter().map(|share| 100.0 * share.mean);
-        let least = shares.clone().fold(f64::INFINITY, f64::min);
-        Verdict::new(
+    fn p_xcp_fills_the_link(&self) -> Claim {
+        let shares = self.0.curve(P_XCP).iter().zip(LINKS);
+        Claim::ours(
             "P-XCP: a minute from the first SYN has 90% of the limit or more, at PER 0.1% and 1%, RTT 500, \
              600 and 1000 ms",
-            least >= 90.0,
-            format!("{} %", listed(shares, 1, ", ")),
         )
+        .shown_in("%", 0.01, 1)
+        .with_all(shares.map(|(share, link)| Range::at_least(0.9).of_mean(share).at(at_link(link))))
     }
 
-    fn losses_cost_xcp_more(&self) -> Verdict {
-        let ratio = |link: usize| self.0.curve(XCP)[link].mean / self.0.curve(P_XCP)[link].mean;
+    fn losses_cost_xcp_more(&self) -> Claim {
         let lossy = (0..LINKS.len()).filter(|link| LINKS[*link].0 == 0.01);
-        let most = lossy.map(ratio).fold(0.0, f64::max);
-        Verdict::new(
+        Claim::expected(
             "At PER 1% XCP, which halves its window at each loss, has at most three quarters of what P-XCP \
              has",
-            most <= 0.75,
-            format!("{:.0} % of it at the most", 100.0 * most),
+            "Lopez Pacheco and Lochin",
         )
+        .shown_in("%", 0.01, 0)
+        .with_all(lossy.map(|link| {
+            let [xcp, p_xcp] = [XCP, P_XCP].map(|control| &self.0.curve(control)[link]);
+            Range::at_most(0.75).of_ratio(xcp, p_xcp).at(at_link(LINKS[link]))
+        }))
     }
+}
+
+fn at_link((per, rtt_ms): (f64, u64)) -> String {
+    format!("at {} %, {rtt_ms} ms", per * 100.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::{Level, Outcome};
 
     #[test]
     fn one_case_below_nine_tenths_is_enough_to_disagree() {
-        let goodputs = |least: f64| {
-            let mut links: Vec<Vec<f64>> =
-                LINKS.iter().map(|(per, _)| vec![0.95 * limit_bps(*per)]).collect();
-            links[5] = vec![least * limit_bps(0.01)];
-            vec![links; CONTROLS.len()]
+        let outcome = |least: f64| {
+            let seeds = |share: f64, per: f64| vec![share * limit_bps(per), 1.001 * share * limit_bps(per)];
+            let mut links: Vec<Vec<f64>> = LINKS.iter().map(|(per, _)| seeds(0.95, *per)).collect();
+            links[5] = seeds(least, 0.01);
+            Shares::of(&vec![links; CONTROLS.len()]).p_xcp_fills_the_link().judge(Level::of_looks(1)).outcome
         };
-        assert!(Shares::of(&goodputs(0.91)).p_xcp_fills_the_link().agrees);
-        assert!(!Shares::of(&goodputs(0.89)).p_xcp_fills_the_link().agrees);
+        assert_eq!(
+            [0.91, 0.9, 0.85].map(outcome),
+            [Outcome::Agrees, Outcome::Undecided, Outcome::Contradicts]
+        );
     }
 }

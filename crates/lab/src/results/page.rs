@@ -5,11 +5,8 @@ use std::path::{Path, PathBuf};
 
 use bentpipe_table::escape_markdown as escaped;
 
-use super::{Part, Results, Verdict};
+use super::{Outcome, Part, Results, Verdict};
 
-/// As wide as the longer of the two.
-const AGREES: &str = "not contradicted ";
-const DIFFERS: &str = "CONTRADICTED     ";
 /// Longer tables are for programs; for people, the text refers to the CSV file.
 const MOST_ROWS: usize = 40;
 
@@ -30,10 +27,18 @@ pub(super) fn text(results: &Results) -> String {
     if !results.verdicts.is_empty() {
         text.push('\n');
     }
-    for Verdict { claim, agrees, observed } in &results.verdicts {
-        let word = if *agrees { AGREES } else { DIFFERS };
-        let indent = " ".repeat(word.len());
-        writeln!(text, "{word} {claim}\n{indent} {observed}").expect("memory takes text");
+    for verdict in &results.verdicts {
+        let Verdict { claim, label, outcome, observed, .. } = verdict;
+        // As wide as the longest outcome; what the data refute stands out.
+        let word = match outcome {
+            Outcome::Contradicts => outcome.word().to_uppercase(),
+            _ => outcome.word().to_owned(),
+        };
+        let whose = match (&verdict.reference, label) {
+            (Some(reference), label) => format!("{}, {reference}", label.word()),
+            (None, label) => label.word().to_owned(),
+        };
+        writeln!(text, "{word:12} {claim} [{whose}]\n{:12} {observed}", "").expect("memory takes text");
     }
     text
 }
@@ -45,10 +50,11 @@ pub(super) fn markdown(results: &Results, tables: &[PathBuf], figures: &[PathBuf
     let name = name.strip_suffix("-kernel").unwrap_or(name);
     let (title, source) = (escaped(&results.title), escaped(&results.source));
     let mut page = format!(
-        "# {title}\n\nSource: {source}.\n\n`bentpipe lab run {name} --on {world} --seed {} --seeds {}`.\n",
-        seeds.first, seeds.count
+        "# {title}\n\nSource: {source}.\n\n`bentpipe lab run {name} --on {world} --seed {} --seeds {} --max-seeds \
+         {}`, {seeds}.\n",
+        seeds.first, results.plan.from, results.plan.most
     );
-    page += &verdicts(&results.verdicts);
+    page += &verdicts(results);
     for (path, figure) in figures.iter().zip(&results.figures) {
         let (title, file) = (escaped(figure.content.title()), file_name(path));
         page += &format!("\n![{title}]({file})\n");
@@ -64,14 +70,22 @@ pub(super) fn markdown(results: &Results, tables: &[PathBuf], figures: &[PathBuf
     page
 }
 
-fn verdicts(verdicts: &[Verdict]) -> String {
-    if verdicts.is_empty() {
+fn verdicts(results: &Results) -> String {
+    if results.verdicts.is_empty() {
         return String::new();
     }
-    let mut rows = "\n| what must come out | | what came out |\n|---|---|---|\n".to_owned();
-    for Verdict { claim, agrees, observed } in verdicts {
-        let word = if *agrees { "not contradicted" } else { "**contradicted**" };
-        rows += &format!("| {} | {word} | {} |\n", escaped(claim), escaped(observed));
+    let mut rows = "\n| claim | whose | outcome | observed |\n|---|---|---|---|\n".to_owned();
+    for verdict in &results.verdicts {
+        let Verdict { claim, label, outcome, observed, .. } = verdict;
+        let word = match outcome {
+            Outcome::Contradicts => format!("**{}**", outcome.word()),
+            _ => outcome.word().to_owned(),
+        };
+        let whose = match &verdict.reference {
+            Some(reference) => format!("{}: {}", label.word(), escaped(reference)),
+            None => label.word().to_owned(),
+        };
+        rows += &format!("| {} | {whose} | {word} | {} |\n", escaped(claim), escaped(observed));
     }
     rows
 }
@@ -87,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_terminal_sees_tables_and_which_claims_are_contradicted() {
+    fn the_terminal_sees_tables_and_the_outcome_of_each_claim() {
         let expected = "\
 psats09-fig4: Over the railway
 Caini, Firrincieli, Lacamera, PSATS 2009, figure 4; sim, 3 seeds from 1
@@ -96,10 +110,12 @@ Goodput by way
 way     goodput (Mbit/s)
 PEPsal       4.20 ± 0.25
 
-not contradicted  Hybla is far above Reno
-                  14.0 times at 60 km/h
-CONTRADICTED      PEPsal is within 5% of Hybla
-                  7.2% below at 180 km/h
+agrees       Hybla is far above Reno: 3 times or more [expected, figure 4]
+             13.6 times [13.4, 13.7] at 60 km/h (90% intervals, 3 seeds; detects 2%)
+undecided    PEPsal is within 5% of Hybla [stated, figure 4]
+             1.00 times [0.92, 1.08] (90% intervals, 3 seeds; detects 14.2%)
+CONTRADICTED 33 tunnels [ours]
+             32 tunnels (without randomness)
 ";
         assert_eq!(text(&results()), expected);
     }
@@ -111,12 +127,13 @@ CONTRADICTED      PEPsal is within 5% of Hybla
 
 Source: Caini, Firrincieli, Lacamera, PSATS 2009, figure 4.
 
-`bentpipe lab run psats09-fig4 --on sim --seed 1 --seeds 3`.
+`bentpipe lab run psats09-fig4 --on sim --seed 1 --seeds 3 --max-seeds 12`, 3 seeds from 1.
 
-| what must come out | | what came out |
-|---|---|---|
-| Hybla is far above Reno | not contradicted | 14.0 times at 60 km/h |
-| PEPsal is within 5% of Hybla | **contradicted** | 7.2% below at 180 km/h |
+| claim | whose | outcome | observed |
+|---|---|---|---|
+| Hybla is far above Reno: 3 times or more | expected: figure 4 | agrees | 13.6 times \\[13.4, 13.7\\] at 60 km/h (90% intervals, 3 seeds; detects 2%) |
+| PEPsal is within 5% of Hybla | stated: figure 4 | undecided | 1.00 times \\[0.92, 1.08\\] (90% intervals, 3 seeds; detects 14.2%) |
+| 33 tunnels | ours | **contradicted** | 32 tunnels (without randomness) |
 
 ![Goodput](a.svg)
 

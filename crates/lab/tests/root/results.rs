@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bentpipe_lab::results::{Results, Seeds, World};
+use bentpipe_lab::results::{Plan, Results, Seeds, World};
 use bentpipe_testbed::{Need, require};
 
 /// The variable that tells a second run of this very test, within the namespace, which folder is the full
@@ -58,6 +58,7 @@ fn results(title: &str) -> Results {
         source: "none".into(),
         world: World::Sim,
         seeds: Seeds { first: 1, count: 1 },
+        plan: Plan::fixed(1),
         verdicts: Vec::new(),
         tables: Vec::new(),
         figures: Vec::new(),

@@ -44,6 +44,24 @@ fn the_paper_s_kilometres_come_out() {
 }
 
 #[test]
+fn a_third_radius_is_where_the_round_trip_passes_the_longest_timeout() {
+    let ceiling = |name: &str| {
+        let catalogue = Catalogue::embedded();
+        catalogue.reach(catalogue.protocol(name).unwrap()).ceiling.map(|ceiling| ceiling.as_secs_f64())
+    };
+    assert_eq!(ceiling("TCP, RFC 9293 and 6298"), Some(30.0), "RFC 6298 §2.5 allows a ceiling of 60 s");
+    assert_eq!(ceiling("TCP, Linux"), Some(60.0), "beyond the reach of its SYN-ACK");
+    assert_eq!(ceiling("TCP, ns-2"), None, "only its SYNs are in the catalogue");
+    assert_eq!(ceiling("Bundle Protocol 7, RFC 9171"), None);
+}
+
+#[test]
+fn a_registration_of_mobile_ip_is_as_old_as_its_way_is_long() {
+    assert_eq!(limit("Mobile IPv4, RFC 5944"), Some(7.0));
+    assert_eq!(limit("CFDP, class 1"), None);
+}
+
+#[test]
 fn linux_is_bound_by_the_server_s_memory_and_not_by_its_syns() {
     let catalogue = Catalogue::embedded();
     let linux = catalogue.protocol("TCP, Linux").unwrap();

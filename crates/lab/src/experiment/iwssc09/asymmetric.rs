@@ -3,10 +3,12 @@
 use super::super::observers::SteadyState;
 use super::{Lab, MBIT, Output, PAYLOAD, SCENARIO, Scheme, VARIANTS};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot};
-use crate::results::{Part, Verdict};
+use crate::results::Part;
 use crate::table::{Cell, Column, Table};
 
+const FIGURES: &str = "the comparison with a flow of 0.5 Mbit/s";
 /// The end of the start-up phase, seconds. The shares of the capacity are compared from then on.
 const STARTS_UNTIL: u64 = 20;
 const CAPACITY: f64 = 100e6;
@@ -46,15 +48,14 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
         ),
         |plot, (variant, runs)| plot.with(runs.0[0].1.first_flow(variant.name)),
     );
-    let (xcp, p_xcp) = (share(0).mean, share(1).mean);
     Ok(Output {
-        verdicts: vec![
-            Verdict::new(
-                "With XCP the free flow gets around 90% of what is available: 85 to 93%",
-                (0.85..0.93).contains(&xcp),
-                format!("{:.1} %", 100.0 * xcp),
-            ),
-            Verdict::new("With P-XCP it gets more than 95%", p_xcp > 0.95, format!("{:.1} %", 100.0 * p_xcp)),
+        claims: vec![
+            Claim::stated("With XCP the free flow gets around 90% of what is available: 85 to 93%", FIGURES)
+                .shown_in("%", 1e-2, 1)
+                .with(Range::between(0.85, 0.93).of_mean(&share(0))),
+            Claim::stated("With P-XCP it gets more than 95%", FIGURES)
+                .shown_in("%", 1e-2, 1)
+                .with(Range::above(0.95).of_mean(&share(1))),
         ],
         tables: vec![Part::new("goodput", table)],
         figures: vec![Part::new("goodput", plot)],

@@ -3,8 +3,9 @@
 use super::super::pepsal::{OF_A_KIND, SCENARIO, jain, shares_chart, shares_table};
 use super::{Lab, Output};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart};
-use crate::results::{Part, Verdict};
+use crate::results::Part;
 
 /// The congestion controls of all flows: the name, the scenario's name, and whether the bottleneck is an XCP
 /// router.
@@ -41,16 +42,22 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
         Axis::new("goodput of a flow", "Mbit/s"),
         names,
     );
-    let verdict = |at: usize| {
-        let (index, newreno) = (jain(&runs[at]).mean, jain(&runs[0]).mean);
-        let claim = format!(
+    let claim = |at: usize| {
+        let sentence = format!(
             "With {} six flows share alike whatever their round trips: Jain's index is 0.99 or more",
             names[at]
         );
-        Verdict::new(claim, index >= 0.99, format!("{index:.4}; {newreno:.4} with NewReno"))
+        let claim = match at {
+            1 => Claim::stated(sentence, "the simulations of fairness"),
+            _ => Claim::ours(sentence),
+        };
+        claim
+            .shown_in("", 1.0, 4)
+            .with(Range::at_least(0.99).of_mean(&jain(&runs[at])))
+            .noting(format!("{:.4} with NewReno", jain(&runs[0]).mean()))
     };
     Ok(Output {
-        verdicts: vec![verdict(1), verdict(2)],
+        claims: vec![claim(1), claim(2)],
         tables: vec![Part::new("goodput", table)],
         figures: vec![Part::new("goodput", shares_chart(chart, "terrestrial", &runs))],
     })

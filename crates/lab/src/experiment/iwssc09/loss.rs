@@ -4,9 +4,10 @@ use super::super::observers::WindowTrace;
 use super::super::rows;
 use super::{Lab, MBIT, Output, PACKET, PAYLOAD, Runs, SCENARIO, Scheme, VARIANTS};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup, Plot};
-use crate::results::{Part, Verdict};
-use crate::statistics::Summary;
+use crate::results::Part;
+use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 
 /// One-way delays, milliseconds.
@@ -18,6 +19,8 @@ const RECOVERIES: [(&str, &str); 4] = [
     ("NewReno, Slow-but-Steady", "newreno-slow-but-steady"),
     ("SACK", "sack"),
 ];
+/// Where the publication has them.
+const FIGURES: &str = "the figures of goodput and windows with losses";
 const RENO: usize = 0;
 const IMPATIENT: usize = 1;
 const STEADY: usize = 2;
@@ -29,12 +32,12 @@ const PER: f64 = 0.001;
 /// The runs of one variant over one recovery at one delay.
 type LossRuns = Runs<WindowTrace>;
 
-fn goodput(runs: &LossRuns) -> Summary {
+fn goodput(runs: &LossRuns) -> Sample {
     runs.first_flow(|flow| flow.goodput_bps)
 }
 
 /// Retransmission timeouts of the satellite leg.
-fn timeouts(runs: &LossRuns) -> Summary {
+fn timeouts(runs: &LossRuns) -> Sample {
     runs.first_flow(|flow| flow.legs[1].timeouts as f64)
 }
 
@@ -59,7 +62,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
         by_delay.push(rows(lab.observe(&scenarios, window)?, RECOVERIES.len()));
     }
     Ok(Output {
-        verdicts: vec![
+        claims: vec![
             drops(&by_delay),
             times_out(&by_delay),
             steady(&by_delay),
@@ -74,69 +77,71 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
     })
 }
 
-fn p_xcp_timeouts(by_delay: &[Vec<Vec<LossRuns>>], recovery: usize) -> Vec<f64> {
-    by_delay.iter().map(|variants| timeouts(&variants[1][recovery]).mean).collect()
+/// P-XCP's timeouts with one recovery, by delay.
+fn p_xcp_timeouts(by_delay: &[Vec<Vec<LossRuns>>], recovery: usize) -> impl Iterator<Item = Sample> {
+    by_delay.iter().map(move |variants| timeouts(&variants[1][recovery]))
+}
+
+fn at_delays() -> impl Iterator<Item = String> {
+    DELAYS_MS.into_iter().map(|delay| format!("at {delay} ms"))
 }
 
 /// The difference shows where the loss recovery itself costs little.
-fn drops(by_delay: &[Vec<Vec<LossRuns>>]) -> Verdict {
-    let ratio = |runs: &Vec<Vec<LossRuns>>| goodput(&runs[0][STEADY]).mean / goodput(&runs[1][STEADY]).mean;
-    let ratios: Vec<f64> = by_delay.iter().map(ratio).collect();
-    Verdict::new(
+fn drops(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
+    let tests = by_delay.iter().zip(at_delays()).map(|(runs, delay)| {
+        Range::at_most(0.95).of_ratio(&goodput(&runs[0][STEADY]), &goodput(&runs[1][STEADY])).at(delay)
+    });
+    Claim::stated(
         "XCP halves its window at each loss, P-XCP does not: over Slow-but-Steady XCP has at most 95% of \
          P-XCP's goodput",
-        ratios.iter().all(|ratio| *ratio <= 0.95),
-        at_delays(ratios.iter().map(|ratio| format!("{:.0} %", 100.0 * ratio))),
+        FIGURES,
     )
+    .with_all(tests)
 }
 
-fn times_out(by_delay: &[Vec<Vec<LossRuns>>]) -> Verdict {
-    let [reno, impatient] = [RENO, IMPATIENT].map(|recovery| p_xcp_timeouts(by_delay, recovery));
-    Verdict::new(
+fn times_out(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
+    let tests = [(RENO, "Reno"), (IMPATIENT, "Impatient")].into_iter().flat_map(|(recovery, name)| {
+        let timeouts = p_xcp_timeouts(by_delay, recovery).zip(at_delays());
+        timeouts
+            .map(move |(timeouts, delay)| Range::above(1.0).of_mean(&timeouts).at(format!("{name} {delay}")))
+    });
+    Claim::stated(
         "P-XCP over Reno and over Impatient still times out: more than once in three minutes",
-        reno.iter().chain(&impatient).all(|timeouts| *timeouts > 1.0),
-        format!("Reno {}, Impatient {}", at_delays(tenths(&reno)), at_delays(tenths(&impatient))),
+        FIGURES,
     )
+    .shown_in("timeouts", 1.0, 1)
+    .with_all(tests)
 }
 
-fn steady(by_delay: &[Vec<Vec<LossRuns>>]) -> Verdict {
-    let timeouts = p_xcp_timeouts(by_delay, STEADY);
-    Verdict::new(
-        "P-XCP over Slow-but-Steady does not: less than once in three minutes",
-        timeouts.iter().all(|timeouts| *timeouts < 1.0),
-        at_delays(tenths(&timeouts)),
-    )
+fn steady(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
+    let timeouts = p_xcp_timeouts(by_delay, STEADY).zip(at_delays());
+    Claim::stated("P-XCP over Slow-but-Steady does not: less than once in three minutes", FIGURES)
+        .shown_in("timeouts", 1.0, 1)
+        .with_all(timeouts.map(|(timeouts, delay)| Range::below(1.0).of_mean(&timeouts).at(delay)))
 }
 
-fn steadier(by_delay: &[Vec<Vec<LossRuns>>]) -> Verdict {
+/// As a difference, because there may be no timeouts.
+fn steadier(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
     let [steady, impatient] = [STEADY, IMPATIENT].map(|recovery| p_xcp_timeouts(by_delay, recovery));
-    let ratios: Vec<f64> =
-        steady.iter().zip(&impatient).map(|(steady, impatient)| steady / impatient).collect();
-    Verdict::new(
-        "P-XCP over Slow-but-Steady times out less than half as often as over Impatient",
-        ratios.iter().all(|ratio| *ratio < 0.5),
-        at_delays(ratios.iter().map(|ratio| format!("{:.0} %", 100.0 * ratio))),
-    )
+    let tests = steady.zip(impatient).zip(at_delays()).map(|((steady, impatient), delay)| {
+        let above = steady.paired(&impatient, |steady, impatient| steady - 0.5 * impatient);
+        Range::below(0.0).of_mean(&above.expect("numbers of timeouts are finite")).at(delay)
+    });
+    Claim::stated("P-XCP over Slow-but-Steady times out less than half as often as over Impatient", FIGURES)
+        .shown_in("timeouts more than half", 1.0, 1)
+        .with_all(tests)
 }
 
-fn with_sack(by_delay: &[Vec<Vec<LossRuns>>]) -> Verdict {
+fn with_sack(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
     let limit = LOSSY_RATE * PAYLOAD * (1.0 - PER);
-    let shares: Vec<f64> = by_delay.iter().map(|runs| goodput(&runs[1][SACK]).mean / limit).collect();
-    Verdict::new(
-        "Beyond the paper: P-XCP over SACK has at least 95% of what the link can carry",
-        shares.iter().all(|share| *share >= 0.95),
-        at_delays(shares.iter().map(|share| format!("{:.1} %", 100.0 * share))),
-    )
-}
-
-fn tenths(values: &[f64]) -> impl Iterator<Item = String> {
-    values.iter().map(|value| format!("{value:.1}"))
-}
-
-/// A value for each delay.
-fn at_delays(values: impl Iterator<Item = String>) -> String {
-    let each = values.zip(DELAYS_MS).map(|(value, delay)| format!("{value} at {delay} ms"));
-    each.collect::<Vec<_>>().join(", ")
+    let tests = by_delay
+        .iter()
+        .zip(at_delays())
+        .map(|(runs, delay)| Range::at_least(0.95 * limit).of_mean(&goodput(&runs[1][SACK])).at(delay));
+    Claim::ours("P-XCP over SACK has at least 95% of what the link can carry")
+        .shown_in("Mbit/s", MBIT, 2)
+        .with_all(tests)
+        .noting(format!("it can carry {:.2} Mbit/s", limit / MBIT))
 }
 
 fn loss_table(by_delay: &[Vec<Vec<LossRuns>>]) -> Table {

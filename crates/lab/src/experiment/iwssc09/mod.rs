@@ -62,27 +62,22 @@ const VARIANTS: [Scheme; 2] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::Progress;
     use super::*;
-    use crate::results::Verdict;
-    use crate::results::{Seeds, World};
-
-    /// The verdicts that do not agree, with so many seeds.
-    fn disagreeing(experiment: Experiment, count: u64) -> Vec<Verdict> {
-        let results = experiment.run(World::Sim, Seeds { first: 1, count }, &Progress::default()).unwrap();
-        results.verdicts.into_iter().filter(|verdict| !verdict.agrees).collect()
-    }
+    use crate::experiment::in_virtual_time;
 
     #[test]
     fn shares_are_as_published_where_one_flow_is_limited_and_where_round_trips_differ() {
-        assert_eq!(disagreeing(ASYMMETRIC, 1), []);
-        assert_eq!(disagreeing(FAIRNESS, 1), []);
+        for experiment in [ASYMMETRIC, FAIRNESS] {
+            let results = in_virtual_time(&experiment, 3);
+            assert!(results.agrees(), "{:#?}", results.verdicts);
+        }
     }
 
     #[test]
     fn losses_act_as_published_except_slow_but_steady_at_500_ms() {
-        let disagreeing = disagreeing(LOSS, 3);
-        assert!(disagreeing.len() <= 1, "{disagreeing:?}");
-        assert!(disagreeing.iter().all(|verdict| verdict.claim.ends_with("less than once in three minutes")));
+        let results = in_virtual_time(&LOSS, 3);
+        let refuted = || results.contradicted();
+        assert!(refuted().all(|verdict| verdict.claim.ends_with("less than once in three minutes")));
+        assert!(results.verdicts[4].agrees(), "{:#?}", results.verdicts);
     }
 }

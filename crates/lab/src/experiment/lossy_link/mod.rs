@@ -9,8 +9,10 @@ use bentpipe_sim::RunResult;
 
 use super::{Curves, Experiment, Lab, Measure, Output, Runs, over_seeds};
 use crate::Error;
+use crate::claim::{Claim, Range, Test};
 use crate::figure::{Axis, BarChart};
-use crate::results::{Part, Verdict};
+use crate::results::Part;
+use crate::statistics::Sample;
 use crate::table::{Cell, Column};
 
 pub(super) const LOSSY_LINK: Experiment = Experiment {
@@ -158,7 +160,7 @@ impl Comparison {
             PERS.map(|per| format!("{} %", per * 100.0)),
         ));
         Output {
-            verdicts: vec![
+            claims: vec![
                 self.no_harm(),
                 self.delay_hides_congestion(),
                 self.snoop_multiplies(),
@@ -170,74 +172,64 @@ impl Comparison {
         }
     }
 
-    fn times_end_to_end(&self, mitigation: Mitigation, at: usize) -> f64 {
-        let goodput = |mitigation: Mitigation| self.goodput.curve(mitigation as usize)[at].mean;
-        goodput(mitigation) / goodput(Mitigation::EndToEnd)
+    fn times_end_to_end(&self, range: Range, mitigation: Mitigation, at: usize) -> Test {
+        let goodput = |mitigation: Mitigation| &self.goodput.curve(mitigation as usize)[at];
+        range.of_ratio(goodput(mitigation), goodput(Mitigation::EndToEnd))
     }
 
-    fn no_harm(&self) -> Verdict {
-        let ratio = self.times_end_to_end(Mitigation::Snoop, 0);
-        Verdict::new(
-            "Without losses on the link Snoop does no harm: 95% or more of the goodput without it",
-            ratio >= 0.95,
-            format!("{ratio:.2} of it"),
-        )
+    fn no_harm(&self) -> Claim {
+        Claim::ours("Without losses on the link Snoop does no harm: 95% or more of the goodput without it")
+            .with(self.times_end_to_end(Range::at_least(0.95), Mitigation::Snoop, 0))
     }
 
     /// "the inefficiency reported in [8] with regard to the handling of congestion events", SURREY §3.2.
-    fn delay_hides_congestion(&self) -> Verdict {
-        let ratio = self.times_end_to_end(Mitigation::DelayedDupAcks, 0);
-        Verdict::new(
+    fn delay_hides_congestion(&self) -> Claim {
+        Claim::expected(
             "Where what is lost is lost in the queue, delaying duplicate ACKs costs something: less goodput \
              than without",
-            ratio < 1.0,
-            format!("{ratio:.2} of it"),
+            "Karaliopoulos, Tafazolli, Evans, section 3.2",
         )
+        .with(self.times_end_to_end(Range::below(1.0), Mitigation::DelayedDupAcks, 0))
     }
 
-    fn snoop_multiplies(&self) -> Verdict {
-        let ratio = self.times_end_to_end(Mitigation::Snoop, ONE_PERCENT);
-        Verdict::new(
-            "At PER 1% Snoop has 5 times the goodput of the same TCP without it, or more",
-            ratio >= 5.0,
-            format!("{ratio:.1} times"),
-        )
+    fn snoop_multiplies(&self) -> Claim {
+        Claim::ours("At PER 1% Snoop has 5 times the goodput of the same TCP without it, or more")
+            .shown_in("times", 1.0, 1)
+            .with(self.times_end_to_end(Range::at_least(5.0), Mitigation::Snoop, ONE_PERCENT))
     }
 
-    fn delayed_dup_acks_multiply(&self) -> Verdict {
-        let ratio = self.times_end_to_end(Mitigation::DelayedDupAcks, ONE_PERCENT);
-        Verdict::new(
+    fn delayed_dup_acks_multiply(&self) -> Claim {
+        Claim::ours(
             "At PER 1% delayed dup-ACKs over ARQ have 5 times the goodput of the same TCP without them, or \
              more",
-            ratio >= 5.0,
-            format!("{ratio:.1} times"),
         )
+        .shown_in("times", 1.0, 1)
+        .with(self.times_end_to_end(Range::at_least(5.0), Mitigation::DelayedDupAcks, ONE_PERCENT))
     }
 
-    fn snoop_is_bounded(&self) -> Verdict {
-        let most =
-            self.held.curve(Mitigation::Snoop as usize).iter().map(|value| value.mean).fold(0.0, f64::max);
+    fn snoop_is_bounded(&self) -> Claim {
+        let held = self.held.curve(Mitigation::Snoop as usize).iter().flat_map(Sample::values);
         let bound = (CACHE_BDPS + QUEUE_BDPS) * 10e6 / 8.0 * RTT.as_secs_f64();
-        Verdict::new(
-            "Snoop holds no more than its cache of three bandwidth-delay products and its queue of two",
-            most > 0.0 && most <= bound,
-            format!("{:.2} of {:.2} MB", most / MB, bound / MB),
+        Claim::ours(
+            "Snoop holds no more than its cache of three bandwidth-delay products and its queue of two, in \
+             every run",
         )
+        .shown_in("MB", MB, 2)
+        .with(Range::between(1.0, bound).of_each(held.copied().collect()))
+        .noting(format!("the bound is {:.2} MB", bound / MB))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Progress;
-    use crate::results::{Seeds, World};
+    use crate::experiment::in_virtual_time;
 
     #[test]
     fn help_helps_where_it_is_needed_and_does_no_harm_elsewhere() {
-        let seeds = Seeds { first: 1, count: 2 };
-        let results = LOSSY_LINK.run(World::Sim, seeds, &Progress::default()).unwrap();
-        for verdict in results.verdicts {
-            assert!(verdict.agrees, "{verdict:?}");
-        }
+        let results = in_virtual_time(&LOSSY_LINK, 3);
+        assert_eq!(results.contradicted().count(), 0, "{:#?}", results.verdicts);
+        let multiply = results.verdicts.iter().filter(|verdict| verdict.claim.contains("5 times"));
+        assert!(multiply.clone().count() == 2 && multiply.clone().all(|verdict| verdict.agrees()));
     }
 }

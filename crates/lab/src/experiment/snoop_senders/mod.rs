@@ -10,9 +10,10 @@ use super::lossy_link::kernel::Download;
 use super::lossy_link::{Measured, Mitigation, RTT, SCENARIO, SenderCounts, TIME};
 use super::{Experiment, Lab, Output, Runs, lossy_link, over_seeds, rows};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup};
-use crate::results::{Part, Verdict};
-use crate::statistics::{Estimate, Summary};
+use crate::results::Part;
+use crate::statistics::{Estimate, Sample};
 use crate::table::{Cell, Column, Table};
 
 pub(super) const SNOOP_SENDERS: Experiment = Experiment {
@@ -135,12 +136,12 @@ fn on_the_kernel(lab: &Lab<'_>) -> Result<Output, Error> {
 /// The measures of a case over the seeds, without Snoop and with it.
 struct CaseSummary {
     case: Case,
-    goodput: [Summary; 2],
+    goodput: [Sample; 2],
     /// The most bytes that Snoop held at a time.
-    held: Summary,
+    held: Sample,
     /// `None` if no sender's socket has reported.
-    retransmissions: [Option<Summary>; 2],
-    timeouts: [Option<Summary>; 2],
+    retransmissions: [Option<Sample>; 2],
+    timeouts: [Option<Sample>; 2],
 }
 
 impl CaseSummary {
@@ -148,7 +149,7 @@ impl CaseSummary {
         let goodput = |with: usize| over_seeds(pairs.iter().map(|pair| pair[with].goodput_bps));
         let counted = |with: usize, count: fn(SenderCounts) -> u64| {
             let reported = pairs.iter().filter_map(|pair| pair[with].sender);
-            Summary::of(&reported.map(|counts| count(counts) as f64).collect::<Vec<_>>())
+            Sample::of(reported.map(|counts| count(counts) as f64).collect::<Vec<_>>())
         };
         Self {
             case: *case,
@@ -175,20 +176,20 @@ impl Comparison {
     }
 
     fn output(&self) -> Output {
-        let verdicts = vec![self.costs_nothing(), self.multiplies(), self.harms_nobody()];
+        let claims = vec![self.costs_nothing(), self.multiplies(), self.harms_nobody()];
         Output {
-            verdicts,
+            claims,
             tables: vec![Part::new("goodput", self.goodputs()), Part::new("sender", self.sender_counts())],
             figures: vec![Part::new("goodput", self.chart())],
         }
     }
 
-    fn costs_nothing(&self) -> Verdict {
+    fn costs_nothing(&self) -> Claim {
         let claim = "Without losses on the link no sender loses more than 10% by Snoop, at either queue";
         self.at_least(claim, KEEPS, |case| case.per == NO_LOSS)
     }
 
-    fn multiplies(&self) -> Verdict {
+    fn multiplies(&self) -> Claim {
         let selected =
             |case: &Case| case.sender.must_gain && case.per == ONE_PERCENT && case.is_in_longest_queue();
         let senders: Vec<&str> = self.select(selected).map(|compared| compared.case.sender.name).collect();
@@ -198,7 +199,7 @@ impl Comparison {
         self.at_least(claim, GAINS, selected)
     }
 
-    fn harms_nobody(&self) -> Verdict {
+    fn harms_nobody(&self) -> Claim {
         let claim = "At PER 1% no sender loses more than 10% by Snoop, at either queue";
         self.at_least(claim, KEEPS, |case| case.per == ONE_PERCENT)
     }
@@ -207,13 +208,13 @@ impl Comparison {
         self.0.iter().filter(move |compared| selected(&compared.case))
     }
 
-    /// Whether the goodput with Snoop may be so many times that without it, in all selected cases.
-    fn at_least(&self, claim: impl Into<String>, times: f64, selected: impl Fn(&Case) -> bool) -> Verdict {
-        let gains: Vec<(&Case, Estimate)> =
-            self.select(selected).map(|compared| (&compared.case, compared.gain())).collect();
-        let observed: Vec<String> = gains.iter().map(|(case, gain)| describe(case, *gain)).collect();
-        let agrees = gains.iter().all(|(_, gain)| gain.may_be_at_least(times));
-        Verdict::new(claim, agrees, format!("times the goodput without: {}", observed.join("; ")))
+    /// Whether the goodput with Snoop is so many times that without it, in all selected cases.
+    fn at_least(&self, claim: impl Into<String>, times: f64, selected: impl Fn(&Case) -> bool) -> Claim {
+        let tests = self.select(selected).map(|compared| {
+            let [without, with] = &compared.goodput;
+            Range::at_least(times).of_ratio(with, without).at(describe(&compared.case))
+        });
+        Claim::ours(claim).with_all(tests).noting("of the goodput without")
     }
 
     fn goodputs(&self) -> Table {
@@ -225,9 +226,9 @@ impl Comparison {
             "Goodput over a minute",
             vec![goodput("without Snoop", "without"), goodput("with Snoop", "with"), gain, held],
             |compared| {
-                let [without, with] = compared.goodput.map(|value| Cell::interval(Some(value), 2));
+                let [without, with] = compared.goodput.each_ref().map(|value| Cell::interval(Some(value), 2));
                 let gain = Cell::interval(Some(compared.gain()), 2);
-                vec![without, with, gain, Cell::interval(Some(compared.held), 2)]
+                vec![without, with, gain, Cell::interval(Some(&compared.held), 2)]
             },
         )
     }
@@ -241,8 +242,9 @@ impl Comparison {
         ];
         let columns = columns.map(|(name, key)| Column::new(name, key)).to_vec();
         self.table("What the sender had to repair", columns, |compared| {
-            let retransmissions = compared.retransmissions.map(|value| Cell::interval(value, 0));
-            let timeouts = compared.timeouts.map(|value| Cell::interval(value, 1));
+            let retransmissions =
+                compared.retransmissions.each_ref().map(|value| Cell::interval(value.as_ref(), 0));
+            let timeouts = compared.timeouts.each_ref().map(|value| Cell::interval(value.as_ref(), 1));
             retransmissions.into_iter().chain(timeouts).collect()
         })
     }
@@ -283,8 +285,8 @@ impl Comparison {
     }
 }
 
-/// `CUBIC 0.98 ± 0.03 (1/8 BDP)`.
-fn describe(case: &Case, gain: Estimate) -> String {
+/// `CUBIC (1/8 BDP)`.
+fn describe(case: &Case) -> String {
     let queue = QUEUES.iter().find(|(bdps, _)| *bdps == case.queue_bdps).map_or("?", |(_, name)| name);
-    format!("{} {gain:.2} ({queue} BDP)", case.sender.name)
+    format!("{} ({queue} BDP)", case.sender.name)
 }

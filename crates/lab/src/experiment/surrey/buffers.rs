@@ -3,20 +3,21 @@
 use bentpipe_sim::{Observer, RunResult};
 use bentpipe_units::Time;
 
-use super::super::{Experiment, Lab, Output, Runs, Scheme, listed};
-use super::{FILE, PACKET, SCENARIO, SOURCE, WINDOW, by_per, scientific, scientific_list, settings};
+use super::super::{Experiment, Lab, Output, Runs, Scheme};
+use super::{FIGURE_4, FILE, PACKET, SCENARIO, SOURCE, WINDOW, at_per, by_per, scientific, settings};
 use super::{SCHEMES, SNOOP, SPLIT_DELAYED, SPLIT_SACK};
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot, Point, Series, Style};
-use crate::results::{Part, Verdict};
-use crate::statistics::{Estimate, Summary};
+use crate::results::Part;
+use crate::statistics::{Estimate, Sample};
 use crate::table::{Cell, Column, Table};
 
 pub(in super::super) const FIG4: Experiment = Experiment {
     name: "surrey-fig4",
     title: "What the gateway must hold, by packet error rate",
     source: SOURCE,
-    seeds: 100,
+    seeds: 50,
     run: fig4,
     on_kernel: None,
 };
@@ -44,8 +45,8 @@ impl Observer for Occupancy {
 
 /// The most bytes that the splitter held at a time, and the most that the agents and the ARQ at the gateway
 /// held.
-fn most_held<O>(runs: &Runs<O>) -> [Summary; 2] {
-    [0, 1].map(|part| runs.summary(|run| most_bytes(run)[part]))
+fn most_held<O>(runs: &Runs<O>) -> [Sample; 2] {
+    [0, 1].map(|part| runs.sample(|run| most_bytes(run)[part]))
 }
 
 fn most_bytes(run: &RunResult) -> [f64; 2] {
@@ -60,9 +61,9 @@ fn fig4(lab: &Lab<'_>) -> Result<Output, Error> {
     let delayed = lab.observe(&delayed, Occupancy::default)?;
     let others = lab.sweep(&SCENARIO, &schemes[1..], &PERS, settings)?;
     let [split, snoop] = [0, 1].map(|scheme| others[scheme].iter().map(most_held).collect());
-    let held: [Vec<[Summary; 2]>; 3] = [delayed.iter().map(most_held).collect(), split, snoop];
+    let held: [Vec<[Sample; 2]>; 3] = [delayed.iter().map(most_held).collect(), split, snoop];
     Ok(Output {
-        verdicts: vec![approaches_the_transfer(&held[0]), grows(&held[0]), snoop_is_bounded(&held[2])],
+        claims: vec![approaches_the_transfer(&held[0]), grows(&held[0]), snoop_is_bounded(&held[2])],
         tables: vec![Part::new("held", table(&held))],
         figures: vec![Part::new("held", plot(&delayed))],
     })
@@ -81,7 +82,7 @@ fn plot(runs: &[Runs<Occupancy>]) -> Plot {
     })
 }
 
-fn table(held: &[Vec<[Summary; 2]>; 3]) -> Table {
+fn table(held: &[Vec<[Sample; 2]>; 3]) -> Table {
     let [split_delayed, split_sack, snoop] = COMPARED.map(|scheme| SCHEMES[scheme]);
     let column = |scheme: Scheme, what: &str, key: &str| {
         Column::new(format!("{}: {what}", scheme.name), format!("{}_{key}_bytes", scheme.key))
@@ -97,7 +98,7 @@ fn table(held: &[Vec<[Summary; 2]>; 3]) -> Table {
     let mut table = Table::new("The most that the gateway holds of a file of 4 MB", columns);
     for (at, mut row) in by_per(&PERS, 5).enumerate() {
         let [[proxy, arq], [split_sack, _], [_, cache]] =
-            held.each_ref().map(|held| held[at].map(|value| Cell::interval(Some(value), 0)));
+            held.each_ref().map(|held| held[at].each_ref().map(|value| Cell::interval(Some(value), 0)));
         row.extend([proxy, arq, split_sack, cache]);
         table.push(row);
     }
@@ -105,32 +106,34 @@ fn table(held: &[Vec<[Summary; 2]>; 3]) -> Table {
 }
 
 /// "Almost equal" is taken as nine tenths.
-fn approaches_the_transfer(held: &[[Summary; 2]]) -> Verdict {
-    let last = held[held.len() - 1][0];
-    Verdict::new(
+fn approaches_the_transfer(held: &[[Sample; 2]]) -> Claim {
+    let last = &held[held.len() - 1][0];
+    Claim::stated(
         "At the highest packet error rate the gateway must hold almost the whole file: 90% of it or more",
-        last.mean >= 0.9 * FILE,
-        format!("{:.2} of 4 MB at PER {}", last.mean / MB, scientific(PERS[PERS.len() - 1])),
+        FIGURE_4,
     )
+    .shown_in("MB", MB, 2)
+    .with(Range::at_least(0.9 * FILE).of_mean(last).at(at_per(PERS[PERS.len() - 1])))
 }
 
-fn grows(held: &[[Summary; 2]]) -> Verdict {
-    let most = held.iter().map(|[proxy, _]| proxy.mean / MB);
-    Verdict::new(
-        "It must hold more the more is lost",
-        held.windows(2).all(|pair| pair[1][0].ratio_to(&pair[0][0]).may_be_at_least(1.0))
-            && held[held.len() - 1][0].mean > held[0][0].mean,
-        format!("{} MB at PER {}", listed(most, 2, ", "), scientific_list(&PERS)),
-    )
+fn grows(held: &[[Sample; 2]]) -> Claim {
+    let steps = held.windows(2).zip(&PERS[1..]).map(|(pair, &per)| {
+        let [before, after] = [&pair[0][0], &pair[1][0]];
+        Range::at_least(1.0).of_ratio(after, before).at(format!("{} of that before", at_per(per)))
+    });
+    let first_to_last = Range::above(1.0).of_ratio(&held[held.len() - 1][0], &held[0][0]);
+    Claim::stated("It must hold more the more is lost", FIGURE_4)
+        .shown_in("times", 1.0, 3)
+        .with_all(steps)
+        .with(first_to_last.at("from the first to the last"))
 }
 
 /// The cache holds IP packets, each with 52 bytes of headers.
-fn snoop_is_bounded(held: &[[Summary; 2]]) -> Verdict {
+fn snoop_is_bounded(held: &[[Sample; 2]]) -> Claim {
     const HEADERS: f64 = 52.0;
-    let most = held.iter().map(|[_, cache]| cache.mean).fold(0.0, f64::max);
-    Verdict::new(
-        "Beyond the paper: Snoop never holds more than the sender's window",
-        most <= WINDOW * (PACKET + HEADERS) && most > 0.0,
-        format!("{:.1} kB at the most; the window is {:.1} kB", most / KB, WINDOW * (PACKET + HEADERS) / KB),
-    )
+    let most: Vec<f64> = held.iter().flat_map(|[_, cache]| cache.values()).copied().collect();
+    Claim::ours("Snoop never holds more than the sender's window, in every run")
+        .shown_in("kB", KB, 1)
+        .with(Range::between(1.0, WINDOW * (PACKET + HEADERS)).of_each(most))
+        .noting(format!("the window is {:.1} kB", WINDOW * (PACKET + HEADERS) / KB))
 }

@@ -1,19 +1,20 @@
 //! The open question of the paper (§2, §5): how long should duplicate ACKs be delayed?
 
 use super::super::lossy_link::SCENARIO;
-use super::super::{Curves, Experiment, Lab, Measure, Output, listed};
+use super::super::{Curves, Experiment, Lab, Measure, Output};
 use super::SOURCE;
 use crate::Error;
+use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot, Point, Series, Style};
-use crate::results::{Part, Verdict};
-use crate::statistics::Summary;
+use crate::results::Part;
+use crate::statistics::Sample;
 use crate::table::{Cell, Column};
 
 pub(in super::super) const DELAY: Experiment = Experiment {
     name: "surrey-delay",
     title: "How long to delay duplicate ACKs, by the link's round trip",
     source: SOURCE,
-    seeds: 100,
+    seeds: 50,
     run: delay,
     on_kernel: None,
 };
@@ -59,62 +60,65 @@ fn delay(lab: &Lab<'_>) -> Result<Output, Error> {
         Axis::new("goodput", "Mbit/s"),
     );
     let (plot, curves) = (goodput.plot(plot, DELAYS), goodput.all());
-    let verdicts = vec![too_short(curves), rule_is_good(curves), longer_costs_little(curves)];
+    let claims = vec![too_short(curves), rule_is_good(curves), longer_costs_little(curves)];
     Ok(Output {
-        verdicts,
+        claims,
         tables: vec![Part::new("goodput", table)],
         figures: vec![Part::new("goodput", plot), Part::new("rule", rule(curves))],
     })
 }
 
-fn best(curve: &[Summary]) -> f64 {
-    curve.iter().map(|value| value.mean).fold(0.0, f64::max)
+/// The curve's greatest value. Which one that is the data decide, so that it is a little too great.
+fn best(curve: &[Sample]) -> &Sample {
+    let by_mean = |one: &&Sample, other: &&Sample| one.mean().total_cmp(&other.mean());
+    curve.iter().max_by(by_mean).expect("there are delays")
 }
 
-fn by_rtt(values: impl Iterator<Item = f64>) -> String {
-    format!("{} at RTT {} ms", listed(values, 2, ", "), listed(RTTS_MS, 0, ", "))
+fn at_rtts() -> impl Iterator<Item = String> {
+    RTTS_MS.into_iter().map(|rtt| format!("at RTT {rtt} ms"))
 }
 
-fn too_short(curves: &[Vec<Summary>]) -> Verdict {
-    let half = |curve: &Vec<Summary>| curve[HALF].mean / best(curve);
-    Verdict::new(
+fn too_short(curves: &[Vec<Sample>]) -> Claim {
+    let half = |curve: &Vec<Sample>| Range::below(0.5).of_ratio(&curve[HALF], best(curve));
+    Claim::ours(
         "Too short: half a round trip of the link has less than half of the best goodput, at every round \
          trip",
-        curves.iter().all(|curve| half(curve) < 0.5),
-        by_rtt(curves.iter().map(half)),
     )
+    .with_all(curves.iter().zip(at_rtts()).map(|(curve, rtt)| half(curve).at(rtt)))
 }
 
-fn rule_is_good(curves: &[Vec<Summary>]) -> Verdict {
-    let share = |curve: &Vec<Summary>| curve[RULE].mean / best(curve);
-    let least = curves.iter().map(|curve| DELAYS[good(curve)]);
-    Verdict::new(
+fn rule_is_good(curves: &[Vec<Sample>]) -> Claim {
+    let share = |curve: &Vec<Sample>| Range::at_least(GOOD).of_ratio(&curve[RULE], best(curve));
+    let least: Vec<String> = curves.iter().map(|curve| DELAYS[good(curve)].to_string()).collect();
+    Claim::ours(
         "A rule: d = 1.5 round trips of the link has 85% of the best goodput or more, at every round trip",
-        curves.iter().all(|curve| share(curve) >= GOOD),
-        format!("{}; the least d with as much is {}", by_rtt(curves.iter().map(share)), by_rtt(least)),
     )
+    .with_all(curves.iter().zip(at_rtts()).map(|(curve, rtt)| share(curve).at(rtt)))
+    .noting(format!("the least d with as much is {}", least.join(", ")))
 }
 
-fn longer_costs_little(curves: &[Vec<Summary>]) -> Verdict {
-    let worst = |curve: &Vec<Summary>| {
-        curve[RULE..=TWICE_THE_RULE].iter().map(|value| value.mean / best(curve)).fold(1.0, f64::min)
-    };
-    Verdict::new(
+fn longer_costs_little(curves: &[Vec<Sample>]) -> Claim {
+    let tests = curves.iter().zip(RTTS_MS).flat_map(|(curve, rtt)| {
+        (RULE..=TWICE_THE_RULE).map(move |at| {
+            let test = Range::at_least(GOOD).of_ratio(&curve[at], best(curve));
+            test.at(format!("at RTT {rtt} ms and d = {}", DELAYS[at]))
+        })
+    });
+    Claim::ours(
         "Too long costs little: from 1.5 to 3 round trips it has 85% of the best goodput or more, at every \
          round trip",
-        curves.iter().all(|curve| worst(curve) >= GOOD),
-        format!("at the least {}", by_rtt(curves.iter().map(worst))),
     )
+    .with_all(tests)
 }
 
 /// The index of the least delay with a good goodput.
-fn good(curve: &[Summary]) -> usize {
-    let best = best(curve);
-    curve.iter().position(|value| value.mean >= GOOD * best).expect("the best itself is good")
+fn good(curve: &[Sample]) -> usize {
+    let best = best(curve).mean();
+    curve.iter().position(|value| value.mean() >= GOOD * best).expect("the best itself is good")
 }
 
 /// The delay to choose, by the link's round-trip time.
-fn rule(curves: &[Vec<Summary>]) -> Plot {
+fn rule(curves: &[Vec<Sample>]) -> Plot {
     let milliseconds = |rtt: u32, index: usize| Point::new(f64::from(rtt), DELAYS[index] * f64::from(rtt));
     let least = RTTS_MS.into_iter().zip(curves).map(|(rtt, curve)| milliseconds(rtt, good(curve)));
     Plot::new("The delay to choose", Axis::new("round trip of the link", "ms"), Axis::new("delay d", "ms"))

@@ -1,20 +1,21 @@
 //! Figure 2: goodput by packet error rate.
 
-use super::super::{Curves, Experiment, Lab, Measure, Output, listed};
+use super::super::{Curves, Experiment, Lab, Measure, Output};
+use super::{FIGURE_2, at_per, by_per, settings};
 use super::{GATEWAY_WINDOW, KBIT, PACKET, SCENARIO, SOURCE, WINDOW};
 use super::{RENO, SACK, SCHEMES, SNOOP, SPLIT_DELAYED, SPLIT_SACK};
-use super::{by_per, scientific, scientific_list, settings};
 use crate::Error;
+use crate::claim::{Claim, Range, Test};
 use crate::figure::{Axis, Plot};
-use crate::results::{Part, Verdict};
-use crate::statistics::Estimate;
+use crate::results::Part;
+use crate::statistics::Sample;
 use crate::table::Column;
 
 pub(in super::super) const FIG2: Experiment = Experiment {
     name: "surrey-fig2",
     title: "Five ways to a satellite host, by packet error rate",
     source: SOURCE,
-    seeds: 100,
+    seeds: 50,
     run: fig2,
     on_kernel: Some((1, fig2)),
 };
@@ -43,7 +44,7 @@ fn fig2(lab: &Lab<'_>) -> Result<Output, Error> {
     let plot = goodput.plot(plot, PERS);
     let claims = Claims(goodput);
     Ok(Output {
-        verdicts: vec![
+        claims: vec![
             claims.end_to_end_is_worst(),
             claims.end_to_end_is_alike(),
             claims.split_sack_leads_where_little_is_lost(),
@@ -62,114 +63,86 @@ fn fig2(lab: &Lab<'_>) -> Result<Output, Error> {
 struct Claims(Curves);
 
 impl Claims {
-    fn mean(&self, scheme: usize, at: usize) -> f64 {
-        self.0.curve(scheme)[at].mean
+    fn at(&self, scheme: usize, at: usize) -> &Sample {
+        &self.0.curve(scheme)[at]
     }
 
-    fn ratio(&self, scheme: usize, to: usize, at: usize) -> Estimate {
-        self.0.curve(scheme)[at].ratio_to(&self.0.curve(to)[at])
+    fn test(&self, range: Range, scheme: usize, to: usize, at: usize) -> Test {
+        range.of_ratio(self.at(scheme, at), self.at(to, at))
     }
 
     /// At low rates Snoop has the same window as end-to-end TCP and is no better. So "worst" is taken as: no
-    /// scheme is worse by more than a twentieth.
-    fn end_to_end_is_worst(&self) -> Verdict {
-        let best = |at: usize| f64::max(self.mean(RENO, at), self.mean(SACK, at));
-        let others = [SPLIT_SACK, SPLIT_DELAYED, SNOOP];
-        let worst =
-            |at: usize| others.map(|scheme| self.mean(scheme, at) / best(at)).into_iter().fold(9.9, f64::min);
-        let ratios: Vec<f64> = (0..PERS.len()).map(worst).collect();
-        Verdict::new(
-            "End to end is worst at every packet error rate",
-            ratios.iter().all(|&ratio| ratio >= 0.95),
-            format!(
-                "the worst of the others has {} of the better one's goodput at PER {}",
-                listed(&ratios, 2, ", "),
-                scientific_list(&PERS)
-            ),
-        )
+    /// scheme is worse than the better one of the two by more than a twentieth.
+    fn end_to_end_is_worst(&self) -> Claim {
+        let better = |at: usize| {
+            let [reno, sack] = [RENO, SACK].map(|scheme| self.at(scheme, at));
+            if reno.mean() > sack.mean() { reno } else { sack }
+        };
+        let tests = [SPLIT_SACK, SPLIT_DELAYED, SNOOP].into_iter().flat_map(|scheme| {
+            (0..PERS.len()).map(move |at| {
+                let test = Range::at_least(0.95).of_ratio(self.at(scheme, at), better(at));
+                test.at(format!("for {} {}", SCHEMES[scheme].name, at_per(PERS[at])))
+            })
+        });
+        Claim::stated("End to end is worst at every packet error rate", FIGURE_2).with_all(tests)
     }
 
-    fn end_to_end_is_alike(&self) -> Verdict {
-        let ratios: Vec<Estimate> = (0..PERS.len()).map(|at| self.ratio(SACK, RENO, at)).collect();
-        Verdict::new(
-            "Reno and SACK end to end are practically the same: within 15% of each other",
-            ratios.iter().all(|ratio| ratio.may_be_at_least(0.85) && ratio.may_be_at_most(1.15)),
-            format!("SACK has {} of Reno's at PER {}", values(&ratios), scientific_list(&PERS)),
-        )
+    fn end_to_end_is_alike(&self) -> Claim {
+        let tests = (0..PERS.len())
+            .map(|at| self.test(Range::between(0.85, 1.15), SACK, RENO, at).at(at_per(PERS[at])));
+        Claim::stated("Reno and SACK end to end are practically the same: within 15% of each other", FIGURE_2)
+            .with_all(tests)
     }
 
-    fn split_sack_leads_where_little_is_lost(&self) -> Verdict {
-        let ratio = self.ratio(SPLIT_SACK, SACK, FIRST);
-        Verdict::new(
+    fn split_sack_leads_where_little_is_lost(&self) -> Claim {
+        Claim::stated(
             "At the lowest rate split SACK is far ahead of SACK end to end: twice or more",
-            ratio.may_be_at_least(2.0),
-            format!(
-                "{:.2} times at PER {}; the windows differ {:.1} times",
-                ratio.value,
-                scientific(PERS[FIRST]),
-                GATEWAY_WINDOW / WINDOW
-            ),
+            FIGURE_2,
         )
+        .with(self.test(Range::at_least(2.0), SPLIT_SACK, SACK, FIRST).at(at_per(PERS[FIRST])))
+        .noting(format!("the windows differ {:.1} times", GATEWAY_WINDOW / WINDOW))
     }
 
-    fn split_sack_loses_its_lead(&self) -> Verdict {
-        let ratios = [FIRST, LAST].map(|at| self.ratio(SPLIT_SACK, SACK, at));
-        Verdict::new(
-            "At the highest rate the lead is gone: 1.25 times or less",
-            ratios[1].may_be_at_most(1.25),
-            format!("{:.2} times, {:.2} at the lowest", ratios[1].value, ratios[0].value),
-        )
+    fn split_sack_loses_its_lead(&self) -> Claim {
+        Claim::stated("At the highest rate the lead is gone: 1.25 times or less", FIGURE_2)
+            .with(self.test(Range::at_most(1.25), SPLIT_SACK, SACK, LAST).at(at_per(PERS[LAST])))
     }
 
-    fn snoop_is_limited_by_the_window(&self) -> Verdict {
+    fn snoop_is_limited_by_the_window(&self) -> Claim {
         let limit = WINDOW * PACKET * 8.0 / RTT;
-        let (snoop, split) = (self.mean(SNOOP, FIRST), self.mean(SPLIT_SACK, FIRST));
-        Verdict::new(
+        let within = Range::between(0.9 * limit, 1.1 * limit).of_mean(self.at(SNOOP, FIRST));
+        Claim::stated(
             "At the lowest rate Snoop is limited by the sender's window (within 10% of window/RTT), below \
              split SACK",
-            (snoop / limit - 1.0).abs() <= 0.1 && snoop < split,
-            format!("{:.0} kbit/s of {:.0}; split SACK {:.0}", snoop / KBIT, limit / KBIT, split / KBIT),
+            FIGURE_2,
         )
+        .with(within.shown_in("kbit/s", KBIT, 0))
+        .with(self.test(Range::below(1.0), SNOOP, SPLIT_SACK, FIRST).at("of split SACK"))
+        .noting(format!("window/RTT is {:.0} kbit/s", limit / KBIT))
     }
 
-    fn snoop_is_ahead_of_split_sack(&self) -> Verdict {
+    fn snoop_is_ahead_of_split_sack(&self) -> Claim {
         let high = PERS.len() - 3..PERS.len();
-        let ratios: Vec<Estimate> = high.clone().map(|at| self.ratio(SNOOP, SPLIT_SACK, at)).collect();
-        Verdict::new(
-            "From PER 1e-2 on Snoop is ahead of split SACK",
-            ratios.iter().all(|ratio| ratio.value > 1.0 && ratio.may_be_at_least(1.05)),
-            format!("{} times at PER {}", values(&ratios), scientific_list(&PERS[high])),
-        )
+        Claim::stated("From PER 1e-2 on Snoop is ahead of split SACK", FIGURE_2)
+            .with_all(high.map(|at| self.test(Range::above(1.0), SNOOP, SPLIT_SACK, at).at(at_per(PERS[at]))))
     }
 
-    fn delayed_dup_acks_are_best(&self) -> Verdict {
-        let others = [RENO, SACK, SPLIT_SACK, SNOOP];
-        let lead = |at: usize| {
-            let ratios = others.map(|scheme| self.ratio(SPLIT_DELAYED, scheme, at).value);
-            ratios.into_iter().fold(f64::MAX, f64::min)
-        };
-        let leads: Vec<f64> = (0..LAST).map(lead).collect();
-        Verdict::new(
-            "Delayed duplicate ACKs are best at every rate but the highest",
-            leads.iter().all(|&lead| lead >= 0.99),
-            format!(
-                "{} times the best of the others at PER {}",
-                listed(&leads, 2, ", "),
-                scientific_list(&PERS)
-            ),
-        )
+    fn delayed_dup_acks_are_best(&self) -> Claim {
+        let tests = [RENO, SACK, SPLIT_SACK, SNOOP].into_iter().flat_map(|scheme| {
+            (0..LAST).map(move |at| {
+                let test = self.test(Range::at_least(0.99), SPLIT_DELAYED, scheme, at);
+                test.at(format!("of {} {}", SCHEMES[scheme].name, at_per(PERS[at])))
+            })
+        });
+        Claim::stated("Delayed duplicate ACKs are best at every rate but the highest", FIGURE_2)
+            .with_all(tests)
     }
 
-    fn snoop_is_slightly_ahead_at_the_end(&self) -> Verdict {
-        let ratio = self.ratio(SNOOP, SPLIT_DELAYED, LAST);
-        Verdict::new(
+    fn snoop_is_slightly_ahead_at_the_end(&self) -> Claim {
+        Claim::stated(
             "At PER 5e-2 Snoop is slightly ahead of delayed duplicate ACKs: 1 to 1.5 times",
-            ratio.may_be_at_least(1.0) && ratio.may_be_at_most(1.5),
-            format!("{:.2} times", ratio.value),
+            FIGURE_2,
         )
+        .with(self.test(Range::between(1.0, 1.5), SNOOP, SPLIT_DELAYED, LAST))
     }
-}
-
-fn values(ratios: &[Estimate]) -> String {
-    listed(ratios.iter().map(|ratio| ratio.value), 2, ", ")
 }

@@ -1,20 +1,21 @@
 //! Figure 3: the sender's window over time.
 
 use super::super::observers::WindowTrace;
-use super::super::{Experiment, Lab, Output, Runs, Scheme, listed};
+use super::super::{Experiment, Lab, Output, Runs, Scheme};
+use super::{FIGURE_3, at_per, by_per, scientific, settings};
 use super::{GATEWAY_WINDOW, PACKET, SCENARIO, SCHEMES, SNOOP, SOURCE, SPLIT_SACK, WINDOW};
-use super::{by_per, scientific, scientific_list, settings};
 use crate::Error;
+use crate::claim::{Claim, Range, Test};
 use crate::figure::{Axis, Plot};
-use crate::results::{Part, Verdict};
-use crate::statistics::Summary;
+use crate::results::Part;
+use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 
 pub(in super::super) const FIG3: Experiment = Experiment {
     name: "surrey-fig3",
     title: "The sender's window with split SACK and with Snoop",
     source: SOURCE,
-    seeds: 100,
+    seeds: 50,
     run: fig3,
     on_kernel: None,
 };
@@ -28,15 +29,15 @@ const COMPARED: [(usize, usize, f64); 2] = [(SPLIT_SACK, 1, GATEWAY_WINDOW), (SN
 /// The runs of a scheme at a packet error rate.
 type WindowRuns = Runs<WindowTrace>;
 
-fn mean_window(runs: &WindowRuns) -> Summary {
+fn mean_window(runs: &WindowRuns) -> Sample {
     runs.observed(WindowTrace::mean)
 }
 
-fn timeouts(runs: &WindowRuns) -> Summary {
+fn timeouts(runs: &WindowRuns) -> Sample {
     runs.first_flow(|flow| flow.timeouts as f64)
 }
 
-fn recoveries(runs: &WindowRuns) -> Summary {
+fn recoveries(runs: &WindowRuns) -> Sample {
     runs.first_flow(|flow| flow.legs.iter().filter_map(|leg| leg.recoveries).sum::<u64>() as f64)
 }
 
@@ -53,7 +54,7 @@ fn fig3(lab: &Lab<'_>) -> Result<Output, Error> {
         figures.push(Part::new(format!("per-{}", scientific(per)), plot(per, [&split[at], &snoop[at]])));
     }
     Ok(Output {
-        verdicts: vec![
+        claims: vec![
             larger_where_little_is_lost(split, snoop),
             smaller_where_much_is_lost(split, snoop),
             isolated(split, snoop),
@@ -99,48 +100,48 @@ fn plot(per: f64, runs: [&WindowRuns; 2]) -> Plot {
         .fold(plot, |plot, ((scheme, ..), runs)| plot.with(runs.0[0].1.series(SCHEMES[*scheme].name)))
 }
 
-fn both_windows(split: &[WindowRuns], snoop: &[WindowRuns], at: usize) -> String {
-    let (split, snoop) = (mean_window(&split[at]).mean, mean_window(&snoop[at]).mean);
-    format!("{split:.1} and {snoop:.1} packets at PER {}", scientific(PERS[at]))
+/// The window of split SACK's sender of that of Snoop's.
+fn window_ratio(range: Range, split: &[WindowRuns], snoop: &[WindowRuns], at: usize) -> Test {
+    range.of_ratio(&mean_window(&split[at]), &mean_window(&snoop[at])).at(at_per(PERS[at]))
 }
 
-fn larger_where_little_is_lost(split: &[WindowRuns], snoop: &[WindowRuns]) -> Verdict {
-    let ratio = mean_window(&split[0]).ratio_to(&mean_window(&snoop[0]));
-    Verdict::new(
+fn larger_where_little_is_lost(split: &[WindowRuns], snoop: &[WindowRuns]) -> Claim {
+    Claim::stated(
         "At a low packet error rate the gateway makes use of its larger window: twice that of Snoop's sender \
          or more",
-        ratio.may_be_at_least(2.0),
-        both_windows(split, snoop, 0),
+        FIGURE_3,
     )
+    .with(window_ratio(Range::at_least(2.0), split, snoop, 0))
 }
 
-fn smaller_where_much_is_lost(split: &[WindowRuns], snoop: &[WindowRuns]) -> Verdict {
-    let ratios = [2, LAST].map(|at| mean_window(&split[at]).ratio_to(&mean_window(&snoop[at])));
-    Verdict::new(
-        "From PER 1e-2 on losses keep split SACK's window below that of Snoop's sender",
-        ratios.iter().all(|ratio| ratio.may_be_at_most(1.0)),
-        format!("{}; {}", both_windows(split, snoop, 2), both_windows(split, snoop, LAST)),
-    )
+fn smaller_where_much_is_lost(split: &[WindowRuns], snoop: &[WindowRuns]) -> Claim {
+    Claim::stated("From PER 1e-2 on losses keep split SACK's window below that of Snoop's sender", FIGURE_3)
+        .with_all([2, LAST].map(|at| window_ratio(Range::at_most(1.0), split, snoop, at)))
 }
 
-fn isolated(split: &[WindowRuns], snoop: &[WindowRuns]) -> Verdict {
-    let counts = |runs: &[WindowRuns]| listed(runs.iter().map(|runs| recoveries(runs).mean), 1, ", ");
-    let fewer = snoop
-        .iter()
-        .zip(split)
-        .all(|(snoop, split)| recoveries(snoop).mean <= 0.1 * recoveries(split).mean.max(1.0));
-    Verdict::new(
+/// A tenth of the other's recoveries, as a difference, because there may be none. Where split SACK has less
+/// than one itself, a tenth of one.
+fn isolated(split: &[WindowRuns], snoop: &[WindowRuns]) -> Claim {
+    let tests = PERS.iter().zip(snoop.iter().zip(split)).map(|(&per, (snoop, split))| {
+        let (snoop, split) = (recoveries(snoop), recoveries(split));
+        let allowed =
+            if split.mean() < 1.0 { Sample::of(vec![1.0; split.values().len()]) } else { Some(split) };
+        let above =
+            allowed.and_then(|allowed| snoop.paired(&allowed, |snoop, allowed| snoop - 0.1 * allowed));
+        Range::at_most(0.0).of_mean(&above.expect("numbers of recoveries are finite")).at(at_per(per))
+    });
+    Claim::stated(
         "Snoop keeps its sender from fast recovery: at most a tenth of split SACK's recoveries",
-        fewer,
-        format!("{} and {} at PER {}", counts(snoop), counts(split), scientific_list(&PERS)),
+        FIGURE_3,
     )
+    .shown_in("recoveries more than that", 1.0, 1)
+    .with_all(tests)
 }
 
-fn some_timeouts(snoop: &[WindowRuns]) -> Verdict {
-    let counts: Vec<f64> = snoop.iter().map(|runs| timeouts(runs).mean).collect();
-    Verdict::new(
-        "At high packet error rates some timeouts of Snoop's sender cannot be avoided",
-        counts[2] > 0.0 || counts[LAST] > 0.0,
-        format!("{} at PER {}", listed(&counts, 1, ", "), scientific_list(&PERS)),
-    )
+/// At one rate is enough: at the highest.
+fn some_timeouts(snoop: &[WindowRuns]) -> Claim {
+    Claim::stated("At high packet error rates some timeouts of Snoop's sender cannot be avoided", FIGURE_3)
+        .shown_in("timeouts", 1.0, 1)
+        .with(Range::above(0.0).of_mean(&timeouts(&snoop[LAST])).at(at_per(PERS[LAST])))
+        .noting(format!("{:.1} {}", timeouts(&snoop[2]).mean(), at_per(PERS[2])))
 }
