@@ -738,7 +738,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "tcp = \"linux\"",
         "tcp = \"bsd\"",
-        "flow.download.tcp: there is no bsd; there is lab, linux, rfc, sat; name a section",
+        "flow.download.tcp: there is no bsd; there is lab, linux, linux-stock, rfc, sat; name a section",
     ),
     (
         "split",
