@@ -17,6 +17,7 @@
 //!
 //! All rates are in bytes per second on the wire, that is with the headers of IP and TCP.
 
+mod aqm;
 mod capacity;
 mod cross_traffic;
 mod id_map;
@@ -29,6 +30,8 @@ use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
+use aqm::FlowRates;
+pub use aqm::{CrossTrafficAqm, CrossTrafficLimit, FLOW_BUCKETS, Signalled};
 use capacity::{Capacity, Observation};
 use cross_traffic::CrossTraffic;
 pub use id_map::{IdHasher, IdMap};
@@ -96,12 +99,15 @@ pub struct RateAllocatorConfig {
     pub rtt: Duration,
     /// The part of the link that cross traffic may take under load.
     pub cross_traffic: CrossTrafficShare,
+    /// What becomes of cross traffic that sends more.
+    pub aqm: CrossTrafficAqm,
 }
 
 impl RateAllocatorConfig {
-    /// With the default share of cross traffic.
+    /// With the defaults for cross traffic.
     pub fn new(capacity: Option<Rate>, rtt: Duration) -> Self {
-        Self { capacity, rtt, cross_traffic: CrossTrafficShare::default() }
+        let (cross_traffic, aqm) = (CrossTrafficShare::default(), CrossTrafficAqm::default());
+        Self { capacity, rtt, cross_traffic, aqm }
     }
 }
 
@@ -171,6 +177,9 @@ pub struct LinkEstimate {
     pub active: usize,
     /// What cross traffic sends, bytes per second; zero where nobody [counts](RateAllocator::count) it.
     pub cross_traffic: f64,
+    /// What the egress has done by the [limit](RateAllocator::cross_traffic_limit), as it was
+    /// [told](RateAllocator::count_signalled).
+    pub signalled: Signalled,
     /// No sender receives acknowledgements.
     pub outage: bool,
 }
@@ -181,6 +190,7 @@ pub struct RateAllocator {
     config: RateAllocatorConfig,
     capacity: Capacity,
     cross_traffic: CrossTraffic,
+    cross_flows: FlowRates,
     round: Round,
     trains: Trains,
     /// The rate of cross traffic that the last train allowed for.
@@ -251,6 +261,7 @@ impl RateAllocator {
             queue: Duration::ZERO,
             active: 0,
             cross_traffic: 0.0,
+            signalled: Signalled::default(),
             outage: false,
         };
         let initial_rate = InitialRate { rate: capacity.initial_rate(), weight: 0 };
@@ -258,6 +269,7 @@ impl RateAllocator {
             config,
             capacity,
             cross_traffic: CrossTraffic::default(),
+            cross_flows: FlowRates::default(),
             round: Round::default(),
             trains: Trains::default(),
             beside_train: 0.0,
@@ -284,6 +296,39 @@ impl RateAllocator {
     /// cross traffic shows as a queue only.
     pub fn count(&mut self, count: EgressCount) {
         self.cross_traffic.count(count);
+    }
+
+    /// What has left of each flow of cross traffic so far, by [`FLOW_BUCKETS`] values of a hash of it, while
+    /// there is a [limit](Self::cross_traffic_limit); after the tick, `now` being the same.
+    pub fn count_flows(&mut self, now: Time, bytes: &[u64]) {
+        self.cross_flows.count(now, bytes, self.round_trip());
+    }
+
+    /// What the egress has done by the [limit](Self::cross_traffic_limit), for the [`estimate`](Self::estimate).
+    pub fn count_signalled(&mut self, signalled: Signalled) {
+        self.estimate.signalled = signalled;
+    }
+
+    /// What cross traffic may send until the next tick; `None`: anything, because that is configured, or no
+    /// connection with a rate is active, or the link is not known.
+    pub fn cross_traffic_limit(&mut self) -> Option<CrossTrafficLimit> {
+        let LinkEstimate { active, outage, rtt, .. } = self.estimate;
+        let is_off = self.config.aqm == CrossTrafficAqm::Off;
+        if is_off || active == 0 || outage || self.capacity.is_unknown() {
+            return None;
+        }
+        let full = self.capacity.budget(capacity::NOISE);
+        let needed = self.claims.iter().map(|claim| claim.most).sum();
+        let rate = aqm::allowed(self.config.cross_traffic, full, needed);
+        let [target, interval] = aqm::times(rtt);
+        let judged = self.cross_flows.above_fair_part(rate);
+        Some(CrossTrafficLimit {
+            rate,
+            target,
+            interval,
+            may_drop: self.config.aqm == CrossTrafficAqm::Drop,
+            judged,
+        })
     }
 
     /// Takes the reports of all connections and gives each its rate. Silent connections get zero, and begin
