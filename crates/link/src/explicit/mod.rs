@@ -87,6 +87,11 @@ const MOST_CROSS_TRAFFIC: f64 = 20.0;
 /// over at least this time.
 const SHARED: f64 = 0.02;
 const SHARED_SPAN: Duration = Duration::from_millis(300);
+/// Beside this part of the capacity trains are so far apart, and what they show of more than the estimate is
+/// within the error of their few packets: where bursts of others end, theirs arrive faster. Small steps let the
+/// estimate grow.
+const BLURRED: f64 = 0.25;
+const TRAINS_APART: Duration = Duration::from_millis(2400);
 /// While nothing is known of the link, the connections have this part of the estimate at least.
 const UNKNOWN_REST: f64 = 0.1;
 
@@ -522,7 +527,12 @@ impl RateAllocator {
         }
         let round_trip = self.round_trip();
         if let Some(carried) = self.trains.result(now, round_trip, &self.round, self.estimate.active) {
-            let carried = self.with_cross_traffic(carried);
+            let mut carried = self.with_cross_traffic(carried);
+            if self.is_blurred() {
+                let [least, most] = &mut carried.arrived;
+                *least = least.min(self.capacity.bytes_per_second());
+                carried.train = carried.train.max(2.0 * *most);
+            }
             let no_queue = self.capacity.no_queue(&carried, &observation);
             self.lengthen_path(no_queue);
             let more = self.capacity.judge_train(&carried, &observation);
@@ -532,6 +542,7 @@ impl RateAllocator {
             }
         }
         if self.trains.is_due(now)
+            && (!self.is_blurred() || self.trains.is_pause(now, TRAINS_APART))
             && let Some(rate) = self.capacity.train(&observation)
         {
             let cross_traffic = self.cross_traffic.rate();
@@ -583,6 +594,12 @@ impl RateAllocator {
         let is_shared = self.cross_traffic.rate() > SHARED * self.capacity.bytes_per_second();
         let least = if is_shared { rtt.max(SHARED_SPAN) } else { Duration::ZERO };
         [least, least.max(rtt.mul_f64(0.9))]
+    }
+
+    /// Whether cross traffic blurs what trains show, of a link whose capacity is known.
+    fn is_blurred(&self) -> bool {
+        let is_busy = self.cross_traffic.rate() > BLURRED * self.capacity.bytes_per_second();
+        is_busy && !self.capacity.is_searched() && !self.capacity.is_remembered()
     }
 
     /// What a train has shown of all that leaves: what was beside it shares its fate.
