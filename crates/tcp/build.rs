@@ -8,7 +8,7 @@ fn main() {
     println!("cargo:rerun-if-changed=core");
     cc::Build::new().file("core/core.c").std("gnu11").opt_level(2).warnings(true).compile("bentpipe_core");
     let mut rust = String::new();
-    for header in ["core", "explicit_core", "hybla_core", "xcp_core"] {
+    for header in ["core", "aqm_core", "explicit_core", "hybla_core", "xcp_core"] {
         let text = fs::read_to_string(format!("core/{header}.h")).expect("a file of this crate");
         declare(&without_comments(&text), &mut rust);
     }

@@ -209,6 +209,18 @@ const LEGS: &[Metric<LegReport>] = &[
         "IP bytes that leave over the leg beside the data of its connections.",
         |l| Some(l.explicit?.cross_traffic_bps / BITS),
     ),
+    Metric::counter(
+        "leg_explicit_cross_traffic_marked_total",
+        "packets",
+        "Packets beside the leg's connections that were marked CE, because more left than may.",
+        |l| Some(l.explicit?.cross_traffic_marked as f64),
+    ),
+    Metric::counter(
+        "leg_explicit_cross_traffic_dropped_total",
+        "packets",
+        "Packets beside the leg's connections that were dropped, because more left than may.",
+        |l| Some(l.explicit?.cross_traffic_dropped as f64),
+    ),
     Metric::gauge("leg_explicit_flows_active", "flows", "Connections with data in flight.", |l| {
         Some(l.explicit?.active as f64)
     }),

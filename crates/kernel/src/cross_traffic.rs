@@ -6,13 +6,18 @@
 //! taken (rtnetlink(7), `IFLA_STATS64`), from which the allocator subtracts what the connections have sent.
 //! These count each packet with its Ethernet header, and several segments that leave as one with one header:
 //! up to 3% of what the connections send are missing.
+//!
+//! With eBPF the program can also signal that too much leaves, by [`limit`](CrossTrafficCounter::limit): it
+//! marks packets, or drops them. A limit that is not renewed for a second holds no more, and none outlives the
+//! process. Nothing else here can do that.
 
 use std::io;
 
-use bentpipe_link::explicit::EgressCount;
+use bentpipe_link::explicit::{CrossTrafficLimit, EgressCount, Signalled};
+use bentpipe_units::Time;
 
 use crate::egress;
-use crate::egress_program::{Counted, Place};
+use crate::egress_program::{Counted, Place, Program};
 use crate::explicit::SharedLeg;
 use crate::netlink::{Message, Socket, Writer, attributes};
 use crate::rated_leg::RatedLeg;
@@ -111,6 +116,38 @@ impl CrossTrafficCounter {
                 // A moment later there may be one, or the answer that has not come.
                 sent_by(socket.as_mut()?, (*index)?).ok().map(EgressCount::All)
             }
+        }
+    }
+}
+
+impl CrossTrafficCounter {
+    /// Lets no more leave than this from now on, or everything. `now` is of `CLOCK_MONOTONIC`. Without eBPF, or
+    /// an interface, it does nothing.
+    pub fn limit(&self, now: Time, limit: Option<&CrossTrafficLimit>) {
+        if let Some((leg, program)) = self.program() {
+            program.limit(leg, now, limit);
+        }
+    }
+
+    /// The bytes of each flow that have left while there was a limit, in `bytes`; false where nothing counts
+    /// them.
+    pub fn read_flows(&self, bytes: &mut Vec<u64>) -> bool {
+        bytes.clear();
+        let Some((leg, program)) = self.program() else { return false };
+        bytes.extend(program.flows(leg));
+        true
+    }
+
+    /// The packets that were marked or dropped.
+    pub fn signalled(&self) -> Signalled {
+        self.program().map_or_else(Signalled::default, |(leg, program)| program.signalled(leg))
+    }
+
+    /// The program where it is at an interface, and the leg's number in it.
+    fn program(&self) -> Option<(usize, &Program)> {
+        match &self.source {
+            Source::Ebpf { leg, counted: Some(_) } => Some((leg.number(), leg.cross_traffic()?)),
+            _ => None,
         }
     }
 }

@@ -1,13 +1,17 @@
-//! The eBPF program that counts what leaves beside the connections of a leg (`bpf/cross_traffic.bpf.c`), for
-//! all legs of a process.
+//! The eBPF program that counts what leaves beside the connections of a leg, and marks or drops what is beyond
+//! the leg's limit (`bpf/cross_traffic.bpf.c`), for all legs of a process.
 
 use std::collections::HashMap;
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
+use bentpipe_link::explicit::{CrossTrafficLimit, FLOW_BUCKETS, Signalled};
+use bentpipe_units::Time;
 use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
@@ -19,14 +23,26 @@ use crate::sockopt;
 /// The most legs that it can count for, as in the program.
 pub(crate) const MAX_LEGS: usize = 64;
 
-// SAFETY: three integers of 8 bytes.
+/// A limit holds for so long. The controller renews it every 20 ms; where it hangs, all packets pass.
+const LIMIT_HOLDS: Duration = Duration::from_secs(1);
+
+// SAFETY: five integers of 8 bytes.
 unsafe impl Integers for types::count {}
+// SAFETY: two integers of 8 bytes, two of 4, and seventeen of 8.
+unsafe impl Integers for types::limit {}
+// SAFETY: integers of 8 bytes.
+unsafe impl Integers for types::flows {}
+
+const _: () = assert!(size_of::<types::count>() == 5 * 8 && size_of::<types::limit>() == 20 * 8);
+const _: () = assert!(size_of::<types::flows>() == FLOW_BUCKETS * 8, "as many buckets as in the program");
 
 /// The program, which is loaded once for all legs of a process and is at an interface once it is attached.
 #[derive(Debug)]
 pub(crate) struct Program {
     program: OwnedFd,
     counts: Mapped<types::count>,
+    limits: Mapped<types::limit>,
+    flows: Mapped<types::flows>,
     places: Mutex<HashMap<Place, Weak<Attachment>>>,
 }
 
@@ -55,7 +71,9 @@ impl Program {
         let loaded = open.load()?;
         let program = loaded.progs.cross_traffic.as_fd().try_clone_to_owned()?;
         let counts = Mapped::new(loaded.maps.counts.as_fd(), MAX_LEGS)?;
-        Ok(Self { program, counts, places: Mutex::default() })
+        let limits = Mapped::new(loaded.maps.limits.as_fd(), MAX_LEGS)?;
+        let flows = Mapped::new(loaded.maps.flows.as_fd(), MAX_LEGS)?;
+        Ok(Self { program, counts, limits, flows, places: Mutex::default() })
     }
 
     /// Counts for this leg at an interface from now on, until the returned value is dropped.
@@ -85,6 +103,37 @@ impl Program {
     pub(crate) fn bytes(&self, leg: usize) -> u64 {
         self.counts.read(leg).bytes
     }
+
+    /// The packets of a leg that it has marked or dropped.
+    pub(crate) fn signalled(&self, leg: usize) -> Signalled {
+        let count = self.counts.read(leg);
+        Signalled { marked: count.marked, dropped: count.dropped }
+    }
+
+    /// The bytes of each flow of a leg that have left while there was a limit, by a hash of the flow.
+    pub(crate) fn flows(&self, leg: usize) -> impl Iterator<Item = u64> {
+        let of_leg = &self.flows.words()[leg * FLOW_BUCKETS..][..FLOW_BUCKETS];
+        of_leg.iter().map(|bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    /// What may leave over a leg for the next second, by `CLOCK_MONOTONIC`.
+    pub(crate) fn limit(&self, leg: usize, now: Time, limit: Option<&CrossTrafficLimit>) {
+        let Some(limit) = limit else { return self.unlimit(leg) };
+        let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
+        let entry = types::limit {
+            until_ns: (now + LIMIT_HOLDS).as_nanos(),
+            rate: limit.rate as u64,
+            target_us: micros(limit.target),
+            interval_us: micros(limit.interval),
+            may_drop: limit.may_drop.into(),
+            judged: limit.judged,
+        };
+        self.limits.write(leg, 0, &entry);
+    }
+
+    fn unlimit(&self, leg: usize) {
+        self.limits.write(leg, offset_of!(types::limit, until_ns), &0_u64);
+    }
 }
 
 impl Place {
@@ -105,6 +154,7 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
+        self.program.unlimit(self.leg);
         self.program.counts.write(self.leg, offset_of!(types::count, interface), &0_u64);
     }
 }

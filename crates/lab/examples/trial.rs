@@ -16,7 +16,7 @@
 //! receives over the satellite, and `REORDER='1% 10ms'` holds packets on the way to it back.
 //!
 //! `UDP=2Mbit/s` and `QUIC=4` have a constant stream of UDP and downloads by QUIC beside the flows, from
-//! `CROSS_BEGINS=10s` on, with a configured share of `SHARE=50%`.
+//! `CROSS_BEGINS=10s` on, with a configured share of `SHARE=50%` and the AQM `AQM=mark`, `drop` or `off`.
 
 use std::time::Duration;
 
@@ -80,6 +80,7 @@ fn main() {
         quic: spoken("QUIC").map_or(0, |flows| flows.parse().unwrap()),
         udp: spoken("UDP").map(|rate| rate.parse().unwrap()),
         share: spoken("SHARE").map(|share| share.parse().unwrap()),
+        aqm: spoken("AQM"),
         begins: spoken("CROSS_BEGINS").map_or(Duration::ZERO, |at| at.parse::<Span>().unwrap().get()),
     };
     trial.traces = std::env::var("TRACE").is_ok();

@@ -103,6 +103,8 @@ pub struct CrossTraffic {
     pub udp: Option<Rate>,
     /// Its share of the link under load, as it is configured; `None`: the default.
     pub share: Option<Probability>,
+    /// What becomes of it when it sends more, `cross_traffic_aqm` of the leg; `None`: the default.
+    pub aqm: Option<String>,
     /// When it begins.
     pub begins: Duration,
 }
@@ -256,11 +258,14 @@ impl Trial {
         let told = |rate| format!("rate = \"{rate}\"\nrtt = \"{}\"\n", Span(self.rtt));
         let told = self.configured.map(told).unwrap_or_default();
         let share = self.cross_traffic.share.map(|share| format!("cross_traffic = \"{share}\"\n"));
+        let aqm = self.cross_traffic.aqm.as_ref();
+        let aqm = aqm.map(|verdict| format!("cross_traffic_aqm = \"{verdict}\"\n"));
         let far_box = self.far_box.then(|| far_box(&self.link()));
         format!(
             "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\n{told}\
-             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n{}{}",
+             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n{}{}{}",
             share.unwrap_or_default(),
+            aqm.unwrap_or_default(),
             far_box.unwrap_or_default(),
         )
     }

@@ -16,4 +16,4 @@ pub use legs::{LegId, Legs};
 pub use network::Network;
 pub use rate_controller::{LinkEstimates, RateController, RateControllerError, Waker};
 pub use settings::{SatelliteLeg, TerrestrialLeg};
-pub use values::{Congestion, Interface, Keepalive, Share};
+pub use values::{Aqm, Congestion, Interface, Keepalive, Share};

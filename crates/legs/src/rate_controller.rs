@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! RatedLeg ──► flows ──► RateAllocator of the leg ──► rates ──► RatedLeg
-//! its interface ──► bytes beside them ──┘
+//! its interface ──► bytes beside them ──┘        └──► what may leave beside them ──► its interface
 //! ```
 //!
 //! With eBPF, flows and rates are in memory that the kernel and this process share; without, they are socket
@@ -94,6 +94,8 @@ struct LegState {
     reports: Vec<Report>,
     slots: IdMap<usize>,
     cross_traffic: CrossTrafficCounter,
+    /// What has left of each flow of it.
+    cross_flows: Vec<u64>,
     /// When its interface is looked for again, and whether it was found but could not be counted.
     next_look: Time,
     refuses: bool,
@@ -281,6 +283,7 @@ impl LegState {
             reports: Vec::new(),
             slots: IdMap::default(),
             cross_traffic,
+            cross_flows: Vec::new(),
             next_look: Time::ZERO,
             refuses: false,
         }
@@ -298,6 +301,16 @@ impl LegState {
         let set_rate = |owner, rate| leg.set_rate(self.slots[&owner], rate as u64);
         self.allocator.tick(now, &self.reports, set_rate);
         self.announce();
+        self.limit_cross_traffic(now);
+    }
+
+    /// Tells the egress what may leave beside the connections, until the next tick.
+    fn limit_cross_traffic(&mut self, now: Time) {
+        if self.cross_traffic.read_flows(&mut self.cross_flows) {
+            self.allocator.count_flows(now, &self.cross_flows);
+            self.allocator.count_signalled(self.cross_traffic.signalled());
+            self.cross_traffic.limit(now, self.allocator.cross_traffic_limit().as_ref());
+        }
     }
 
     fn count_cross_traffic(&mut self, now: Time) {

@@ -8,7 +8,7 @@ use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
-use crate::values::{Congestion, Interface, Keepalive, Share};
+use crate::values::{Aqm, Congestion, Interface, Keepalive, Share};
 
 /// The round-trip time from which the timers of the terrestrial leg are derived.
 const TERRESTRIAL_RTT: Duration = Duration::from_millis(200);
@@ -32,6 +32,9 @@ pub struct SatelliteLeg {
     /// not split.
     #[serde(default)]
     pub cross_traffic: Share,
+    /// What becomes of packets of such traffic when it sends more.
+    #[serde(default)]
+    pub cross_traffic_aqm: Aqm,
     /// The highest rate of each connection, without headers.
     pub pacing_cap: Option<Rate>,
     /// Whether SYNs may carry data (RFC 7413).
@@ -98,8 +101,12 @@ impl SatelliteLeg {
 
     /// The initial configuration of the leg's rate allocator.
     pub fn allocator_config(&self) -> RateAllocatorConfig {
-        let cross_traffic = self.cross_traffic.get();
-        RateAllocatorConfig { capacity: self.rate, rtt: self.rtt.get(), cross_traffic }
+        RateAllocatorConfig {
+            capacity: self.rate,
+            rtt: self.rtt.get(),
+            cross_traffic: self.cross_traffic.get(),
+            aqm: self.cross_traffic_aqm.get(),
+        }
     }
 }
 
@@ -129,6 +136,7 @@ fn geostationary() -> Span {
 #[cfg(test)]
 mod tests {
     use bentpipe_kernel::timers;
+    use bentpipe_link::explicit::CrossTrafficAqm;
 
     use super::*;
 
@@ -166,6 +174,21 @@ mod tests {
             let error = share(&format!("cross_traffic = \"{text}\"")).unwrap_err();
             assert!(error.contains("such as \"50%\""), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn what_is_not_split_is_marked_unless_another_verdict_is_configured() {
+        let aqm = |text: &str| leg(text).map(|leg| leg.allocator_config().aqm);
+        for (text, verdict) in [
+            ("", CrossTrafficAqm::Mark),
+            ("cross_traffic_aqm = \"mark\"", CrossTrafficAqm::Mark),
+            ("cross_traffic_aqm = \"drop\"", CrossTrafficAqm::Drop),
+            ("cross_traffic_aqm = \"off\"", CrossTrafficAqm::Off),
+        ] {
+            assert_eq!(aqm(text), Ok(verdict), "{text}");
+        }
+        let error = aqm("cross_traffic_aqm = \"codel\"").unwrap_err();
+        assert!(error.contains("\"mark\", \"drop\" or \"off\""), "{error}");
     }
 
     #[test]

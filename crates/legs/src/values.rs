@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bentpipe_kernel::timers::{self, KEEPALIVE_RANGE};
-use bentpipe_link::explicit::CrossTrafficShare;
+use bentpipe_link::explicit::{CrossTrafficAqm, CrossTrafficShare};
 use bentpipe_units::{Probability, Span};
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +123,41 @@ impl TryFrom<String> for Share {
                 "\"{text}\" is no part of a link; write a percentage from \"0%\" to \"100%\", such as \"50%\""
             )
         })
+    }
+}
+
+/// What becomes of packets without explicit rates when they are too many: `mark`, `drop` or `off`.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Aqm(CrossTrafficAqm);
+
+impl Aqm {
+    /// For the rate allocator.
+    pub fn get(self) -> CrossTrafficAqm {
+        self.0
+    }
+}
+
+impl fmt::Display for Aqm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            CrossTrafficAqm::Mark => "mark",
+            CrossTrafficAqm::Drop => "drop",
+            CrossTrafficAqm::Off => "off",
+        })
+    }
+}
+
+impl TryFrom<String> for Aqm {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "mark" => Ok(Self(CrossTrafficAqm::Mark)),
+            "drop" => Ok(Self(CrossTrafficAqm::Drop)),
+            "off" => Ok(Self(CrossTrafficAqm::Off)),
+            _ => Err(format!("\"{text}\" is no verdict on packets; write \"mark\", \"drop\" or \"off\"")),
+        }
     }
 }
 

@@ -33,7 +33,7 @@ pub use access_log::{AccessLogSettings, LogFormat};
 pub use admin::{AdminSettings, Listen, admin_socket};
 pub use bentpipe_config::{Error as ConfigError, Fault, List};
 pub use bentpipe_legs::Network;
-pub use bentpipe_legs::{Congestion, Interface, Keepalive, SatelliteLeg, Share, TerrestrialLeg};
+pub use bentpipe_legs::{Aqm, Congestion, Interface, Keepalive, SatelliteLeg, Share, TerrestrialLeg};
 pub use bundle::BundleSettings;
 pub(crate) use change::changes;
 pub use change::{Change, Effect};

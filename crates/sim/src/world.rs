@@ -239,8 +239,8 @@ impl<'a> World<'a> {
 
     fn forward(&mut self, packet: Packet) {
         let pipe = self.attachments[packet.from as usize].path[packet.hop as usize];
-        if !self.shares.is_empty() {
-            self.count_cross_traffic(pipe, &packet);
+        if !self.shares.is_empty() && !self.admit(pipe, &packet) {
+            return;
         }
         if self.pipes[pipe as usize].near.is_some() {
             return self.pass_link_end(pipe, packet);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /* The cores as functions that Rust can call. */
+#include "aqm_core.h"
 #include "explicit_core.h"
 #include "hybla_core.h"
 #include "xcp_core.h"
@@ -18,4 +19,9 @@ void bentpipe_explicit_step(struct explicit_path *state, struct explicit_socket 
 void bentpipe_xcp_step(struct xcp *state, struct xcp_socket *socket)
 {
 	xcp_step(state, socket);
+}
+
+void bentpipe_aqm_step(struct aqm *state, struct aqm_packet *packet)
+{
+	aqm_step(state, packet);
 }

@@ -219,6 +219,8 @@ pub(crate) fn satellite(sent_bps: f64, received_bps: f64) -> LegReport {
             capacity_bps: 9.87e6,
             queue_s: 0.0031,
             cross_traffic_bps: 0.4e6,
+            cross_traffic_marked: 1_302,
+            cross_traffic_dropped: 17,
             active: 31,
         }),
         return_queue_s: Some(0.0088),

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * Runs the cores of the congestion controls on events that a test has generated. The kernel does not run
+ * Runs the cores of the congestion controls and of the AQM on events that a test has generated. The kernel does not run
  * congestion controls for BPF_PROG_TEST_RUN; it does run this program, which includes the same headers.
  */
 #include "kernel.h"
+#include "aqm_core.h"
 #include "explicit_core.h"
 #include "hybla_core.h"
 #include "xcp_core.h"
@@ -13,7 +14,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* Events of one run. */
 #define EVENTS 1024
 
-enum { HYBLA, EXPLICIT, XCP };
+enum { HYBLA, EXPLICIT, XCP, AQM };
 
 /* An event, in the form of the algorithm, and the state after it. */
 struct event {
@@ -48,6 +49,8 @@ static long step(u32 index, void *context)
 		hybla_step((struct hybla *)b->state, (struct hybla_socket *)e->socket, &b->parameters);
 	else if (b->algorithm == EXPLICIT)
 		explicit_step((struct explicit_path *)b->state, (struct explicit_socket *)e->socket);
+	else if (b->algorithm == AQM)
+		aqm_step((struct aqm *)b->state, (struct aqm_packet *)e->socket);
 	else
 		xcp_step((struct xcp *)b->state, (struct xcp_socket *)e->socket);
 	__builtin_memcpy(e->state, b->state, sizeof(e->state));

@@ -403,6 +403,11 @@ impl Capacity {
         self.growth >= FIRST_GROWTH
     }
 
+    /// Whether it is a part of what was found before, until a train has tried all of that.
+    pub(super) fn is_remembered(&self) -> bool {
+        self.memory.is_some()
+    }
+
     /// Whether it is not the configured one.
     pub(super) fn is_measured(&self) -> bool {
         self.configured.is_none() && !self.is_searched()

@@ -17,6 +17,7 @@
 //!
 //! All rates are in bytes per second on the wire, that is with the headers of IP and TCP.
 
+mod aqm;
 mod capacity;
 mod cross_traffic;
 mod id_map;
@@ -29,6 +30,8 @@ use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
+use aqm::FlowRates;
+pub use aqm::{CrossTrafficAqm, CrossTrafficLimit, FLOW_BUCKETS, Signalled};
 use capacity::{Capacity, Observation};
 use cross_traffic::CrossTraffic;
 pub use id_map::{IdHasher, IdMap};
@@ -84,6 +87,11 @@ const MOST_CROSS_TRAFFIC: f64 = 20.0;
 /// over at least this time.
 const SHARED: f64 = 0.02;
 const SHARED_SPAN: Duration = Duration::from_millis(300);
+/// Beside this part of the capacity trains are so far apart, and what they show of more than the estimate is
+/// within the error of their few packets: where bursts of others end, theirs arrive faster. Small steps let the
+/// estimate grow.
+const BLURRED: f64 = 0.25;
+const TRAINS_APART: Duration = Duration::from_millis(2400);
 /// While nothing is known of the link, the connections have this part of the estimate at least.
 const UNKNOWN_REST: f64 = 0.1;
 
@@ -96,12 +104,15 @@ pub struct RateAllocatorConfig {
     pub rtt: Duration,
     /// The part of the link that cross traffic may take under load.
     pub cross_traffic: CrossTrafficShare,
+    /// What becomes of cross traffic that sends more.
+    pub aqm: CrossTrafficAqm,
 }
 
 impl RateAllocatorConfig {
-    /// With the default share of cross traffic.
+    /// With the defaults for cross traffic.
     pub fn new(capacity: Option<Rate>, rtt: Duration) -> Self {
-        Self { capacity, rtt, cross_traffic: CrossTrafficShare::default() }
+        let (cross_traffic, aqm) = (CrossTrafficShare::default(), CrossTrafficAqm::default());
+        Self { capacity, rtt, cross_traffic, aqm }
     }
 }
 
@@ -171,6 +182,9 @@ pub struct LinkEstimate {
     pub active: usize,
     /// What cross traffic sends, bytes per second; zero where nobody [counts](RateAllocator::count) it.
     pub cross_traffic: f64,
+    /// What the egress has done by the [limit](RateAllocator::cross_traffic_limit), as it was
+    /// [told](RateAllocator::count_signalled).
+    pub signalled: Signalled,
     /// No sender receives acknowledgements.
     pub outage: bool,
 }
@@ -181,6 +195,7 @@ pub struct RateAllocator {
     config: RateAllocatorConfig,
     capacity: Capacity,
     cross_traffic: CrossTraffic,
+    cross_flows: FlowRates,
     round: Round,
     trains: Trains,
     /// The rate of cross traffic that the last train allowed for.
@@ -251,6 +266,7 @@ impl RateAllocator {
             queue: Duration::ZERO,
             active: 0,
             cross_traffic: 0.0,
+            signalled: Signalled::default(),
             outage: false,
         };
         let initial_rate = InitialRate { rate: capacity.initial_rate(), weight: 0 };
@@ -258,6 +274,7 @@ impl RateAllocator {
             config,
             capacity,
             cross_traffic: CrossTraffic::default(),
+            cross_flows: FlowRates::default(),
             round: Round::default(),
             trains: Trains::default(),
             beside_train: 0.0,
@@ -284,6 +301,39 @@ impl RateAllocator {
     /// cross traffic shows as a queue only.
     pub fn count(&mut self, count: EgressCount) {
         self.cross_traffic.count(count);
+    }
+
+    /// What has left of each flow of cross traffic so far, by [`FLOW_BUCKETS`] values of a hash of it, while
+    /// there is a [limit](Self::cross_traffic_limit); after the tick, `now` being the same.
+    pub fn count_flows(&mut self, now: Time, bytes: &[u64]) {
+        self.cross_flows.count(now, bytes, self.round_trip());
+    }
+
+    /// What the egress has done by the [limit](Self::cross_traffic_limit), for the [`estimate`](Self::estimate).
+    pub fn count_signalled(&mut self, signalled: Signalled) {
+        self.estimate.signalled = signalled;
+    }
+
+    /// What cross traffic may send until the next tick; `None`: anything, because that is configured, or no
+    /// connection with a rate is active, or the link is not known.
+    pub fn cross_traffic_limit(&mut self) -> Option<CrossTrafficLimit> {
+        let LinkEstimate { active, outage, rtt, .. } = self.estimate;
+        let is_off = self.config.aqm == CrossTrafficAqm::Off;
+        if is_off || active == 0 || outage || self.capacity.is_unknown() {
+            return None;
+        }
+        let full = self.capacity.budget(capacity::NOISE);
+        let needed = self.claims.iter().map(|claim| claim.most).sum();
+        let rate = aqm::allowed(self.config.cross_traffic, full, needed);
+        let [target, interval] = aqm::times(rtt);
+        let judged = self.cross_flows.above_fair_part(rate);
+        Some(CrossTrafficLimit {
+            rate,
+            target,
+            interval,
+            may_drop: self.config.aqm == CrossTrafficAqm::Drop,
+            judged,
+        })
     }
 
     /// Takes the reports of all connections and gives each its rate. Silent connections get zero, and begin
@@ -478,7 +528,12 @@ impl RateAllocator {
         }
         let round_trip = self.round_trip();
         if let Some(carried) = self.trains.result(now, round_trip, &self.round, self.estimate.active) {
-            let carried = self.with_cross_traffic(carried);
+            let mut carried = self.with_cross_traffic(carried);
+            if self.is_blurred() {
+                let [least, most] = &mut carried.arrived;
+                *least = least.min(self.capacity.bytes_per_second());
+                carried.train = carried.train.max(2.0 * *most);
+            }
             let no_queue = self.capacity.no_queue(&carried, &observation);
             self.lengthen_path(no_queue);
             let more = self.capacity.judge_train(&carried, &observation);
@@ -488,6 +543,7 @@ impl RateAllocator {
             }
         }
         if self.trains.is_due(now)
+            && (!self.is_blurred() || self.trains.is_pause(now, TRAINS_APART))
             && let Some(rate) = self.capacity.train(&observation)
         {
             let cross_traffic = self.cross_traffic.rate();
@@ -539,6 +595,12 @@ impl RateAllocator {
         let is_shared = self.cross_traffic.rate() > SHARED * self.capacity.bytes_per_second();
         let least = if is_shared { rtt.max(SHARED_SPAN) } else { Duration::ZERO };
         [least, least.max(rtt.mul_f64(0.9))]
+    }
+
+    /// Whether cross traffic blurs what trains show, of a link whose capacity is known.
+    fn is_blurred(&self) -> bool {
+        let is_busy = self.cross_traffic.rate() > BLURRED * self.capacity.bytes_per_second();
+        is_busy && !self.capacity.is_searched() && !self.capacity.is_remembered()
     }
 
     /// What a train has shown of all that leaves: what was beside it shares its fate.

@@ -82,6 +82,11 @@ impl Trains {
         self.under_way.is_none() && now >= self.next
     }
 
+    /// Whether the last one ended so long ago.
+    pub(super) fn is_pause(&self, now: Time, pause: Duration) -> bool {
+        self.last.and_then(|train| train.ended).is_none_or(|ended| now - ended >= pause)
+    }
+
     /// Begins a train: the rates are those before and during it.
     pub(super) fn begin(&mut self, now: Time, rates: [f64; 2], rtt: Duration, searching: bool) {
         let usual = rates[0];

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::rule::Rule;
 use super::{
-    AtLimit, Comment, Config, Congestion, Dscp, Handshake, Interface, Listen, LogFormat, MarkField, Network,
-    Port, Ports, RelayKind, SatelliteLeg, Share, TerrestrialLeg, Workers,
+    Aqm, AtLimit, Comment, Config, Congestion, Dscp, Handshake, Interface, Listen, LogFormat, MarkField,
+    Network, Port, Ports, RelayKind, SatelliteLeg, Share, TerrestrialLeg, Workers,
 };
 
 /// When a changed key takes effect.
@@ -116,6 +116,7 @@ key_effects!(SatelliteLeg {
     rtt: NewConnections,
     // It shares by the new part from its next decision on.
     cross_traffic: Now,
+    cross_traffic_aqm: Now,
     pacing_cap: NewConnections,
     fast_open: NewConnections,
     far_box: NewConnections,
@@ -303,6 +304,7 @@ shown! {
     MarkField: value => value;
     PathBuf: path => path.display();
     Congestion: name => name.as_str();
+    Aqm: verdict => verdict;
     Share: share => format!("{}%", 100.0 * share.get().get());
     Comment: comment => comment.as_str();
     Weight: weight => weight.get();
@@ -481,8 +483,7 @@ mod tests {
     #[test]
     fn a_leg_that_comes_or_goes_is_one_change() {
         let more = "[legs.meo]\ninterface = \"sat1\"\nrate = \"5Mbit/s\"\n";
-        let summary =
-            "interface sat1, rate 5Mbit/s, rtt 600ms, cross_traffic 50%, fast_open false, far_box false";
+        let summary = "interface sat1, rate 5Mbit/s, rtt 600ms, cross_traffic 50%, cross_traffic_aqm mark, fast_open false, far_box false";
         assert_eq!(differences("", more), [format!("legs.meo: - > {summary}, NewConnections")]);
         assert_eq!(differences(more, ""), [format!("legs.meo: {summary} > -, NewConnections")]);
     }

@@ -112,6 +112,8 @@ fn explicit(estimate: &LinkEstimate) -> ExplicitReport {
         capacity_bps: estimate.capacity * 8.0,
         queue_s: estimate.queue.as_secs_f64(),
         cross_traffic_bps: estimate.cross_traffic * 8.0,
+        cross_traffic_marked: estimate.signalled.marked,
+        cross_traffic_dropped: estimate.signalled.dropped,
         active: estimate.active as u64,
     }
 }

@@ -152,6 +152,13 @@ pub struct ExplicitReport {
     /// does not say it.
     #[serde(default)]
     pub cross_traffic_bps: f64,
+    /// Packets of it that were marked CE since the daemon started or was upgraded, because more left than may. An
+    /// older daemon does not say it.
+    #[serde(default)]
+    pub cross_traffic_marked: u64,
+    /// Those that were dropped.
+    #[serde(default)]
+    pub cross_traffic_dropped: u64,
     /// Connections with data in flight.
     pub active: u64,
 }

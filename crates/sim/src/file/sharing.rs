@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bentpipe_config::{InTable, Off, Or, Plain, Problem, Written};
-use bentpipe_link::explicit::{CrossTrafficShare, RateAllocatorConfig};
+use bentpipe_link::explicit::{CrossTrafficAqm, CrossTrafficShare, RateAllocatorConfig};
 use bentpipe_units::{Probability, Rate};
 use serde::Deserialize;
 
@@ -21,6 +21,18 @@ pub(super) struct Explicit {
     at: String,
     capacity: Option<Or<Unknown, Written<Rate>>>,
     cross_traffic: Option<Written<Probability>>,
+    #[serde(default)]
+    cross_traffic_aqm: Aqm,
+}
+
+/// What becomes of cross traffic that sends more than it may. No endpoint of virtual time is ECN-capable, so that
+/// there is nothing to mark.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Aqm {
+    #[default]
+    Off,
+    Drop,
 }
 
 /// The allocators of the forward and the reverse direction.
@@ -47,7 +59,11 @@ impl Explicit {
         })?;
         let share = self.cross_traffic.map(Plain::get).and_then(|share| CrossTrafficShare::new(share.get()));
         let config = RateAllocatorConfig::new(capacity, link.round_trip().max(SHORTEST_RTT));
-        Ok((at, RateAllocatorConfig { cross_traffic: share.unwrap_or_default(), ..config }))
+        let aqm = match self.cross_traffic_aqm {
+            Aqm::Off => CrossTrafficAqm::Off,
+            Aqm::Drop => CrossTrafficAqm::Drop,
+        };
+        Ok((at, RateAllocatorConfig { cross_traffic: share.unwrap_or_default(), aqm, ..config }))
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use bentpipe_link::explicit::{EgressCount, RateAllocator, RateAllocatorConfig, Report};
+use bentpipe_link::explicit::{
+    CrossTrafficLimit, EgressCount, FLOW_BUCKETS, RateAllocator, RateAllocatorConfig, Report,
+};
+use bentpipe_tcp::congestion::c_core::{AQM_DROP, AqmPacket, AqmState};
 use bentpipe_tcp::{Endpoint, Reported};
 use bentpipe_units::{Rate, Time};
 
@@ -26,11 +29,21 @@ pub(super) struct SharedDirection {
     reports: Vec<Report>,
     /// Bytes that others than its members' data have offered to it.
     cross_traffic: u64,
+    aqm: Aqm,
     /// Those that have begun since then, by their places among the members, and their weight.
     newcomers: Vec<u32>,
     joined: u32,
     /// A tick is in the queue of events.
     ticking: bool,
+}
+
+/// The AQM of cross traffic, as the program at a gateway's egress has it.
+#[derive(Debug)]
+struct Aqm {
+    state: AqmState,
+    limit: Option<CrossTrafficLimit>,
+    /// Bytes of each flow, by its number, while there is a limit.
+    flows: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +73,7 @@ impl SharedDirection {
                 members,
                 reports,
                 cross_traffic: 0,
+                aqm: Aqm { state: AqmState::default(), limit: None, flows: vec![0; FLOW_BUCKETS] },
                 newcomers: Vec::new(),
                 joined: 0,
                 ticking: false,
@@ -119,6 +133,29 @@ impl SharedDirection {
             members[place].rated = rate > 0.0;
             endpoints[id as usize].set_rate(in_bits(rate));
         });
+        self.allocator.count_flows(now, &self.aqm.flows);
+        self.aqm.limit = self.allocator.cross_traffic_limit();
+    }
+}
+
+impl Aqm {
+    /// Whether a packet of cross traffic leaves.
+    fn admit(&mut self, now: Time, flow: u32, bytes: u32, is_data: bool) -> bool {
+        let Some(limit) = &self.limit else { return true };
+        let bucket = flow as usize % FLOW_BUCKETS;
+        self.flows[bucket] += u64::from(bytes);
+        let mut packet = AqmPacket {
+            now_us: now.as_nanos() / 1000,
+            rate: limit.rate as u64,
+            bytes,
+            target_us: limit.target.as_micros() as u32,
+            interval_us: limit.interval.as_micros() as u32,
+            judged: (is_data && limit.may_drop && limit.judges(bucket)).into(),
+            may_drop: limit.may_drop.into(),
+            ..AqmPacket::default()
+        };
+        self.state.step(&mut packet);
+        packet.verdict != AQM_DROP
     }
 }
 
@@ -141,14 +178,19 @@ impl World<'_> {
         share.begin(slot.member, &mut self.endpoints);
     }
 
-    /// Counts a packet that is offered to a direction that is shared out, unless it is data of a member.
-    pub(super) fn count_cross_traffic(&mut self, pipe: u32, packet: &Packet) {
+    /// Counts a packet that is offered to a direction that is shared out, unless it is data of a member. False if
+    /// it is too much, and dropped.
+    pub(super) fn admit(&mut self, pipe: u32, packet: &Packet) -> bool {
+        let mut leaves = true;
         let slot = self.attachments[packet.from as usize].slot.filter(|_| packet.segment.len > 0);
         for (number, share) in self.shares.iter_mut().enumerate().filter(|(_, share)| share.pipe == pipe) {
             if slot.is_none_or(|slot| slot.share as usize != number) {
-                share.cross_traffic += packet.segment.ip_length() as u64;
+                let bytes = packet.segment.ip_length();
+                share.cross_traffic += bytes as u64;
+                leaves &= share.aqm.admit(self.now, packet.from, bytes as u32, packet.segment.len > 0);
             }
         }
+        leaves
     }
 
     /// Allocates new rates to all senders of a direction. They use them from their next acknowledgement or

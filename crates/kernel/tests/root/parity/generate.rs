@@ -16,6 +16,8 @@ pub(super) struct Connection {
     pub(super) acknowledgements: u64,
     /// What the last event has requested for each segment, bytes per second.
     pub(super) requested: i32,
+    /// How often each verdict of the AQM has come.
+    pub(super) verdicts: [u64; 3],
     now_us: u64,
     /// All times are multiples of this, or of a sixteenth of it: comparisons of times then meet equal ones,
     /// too.
@@ -63,6 +65,7 @@ impl Connection {
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             acknowledgements: 0,
             requested: 0,
+            verdicts: [0; 3],
             now_us: 0,
             grain_us: 1,
             is_silent: false,
@@ -133,6 +136,27 @@ impl Connection {
             min_rtt_us: self.min_rtt_us,
             app_limited: self.app_limited.into(),
             cwnd_limited: self.one_in(2).into(),
+        }
+    }
+
+    /// A packet that leaves: each event of the connection is one.
+    pub(super) fn next_packet(&mut self) -> AqmPacket {
+        self.next();
+        if self.one_in(1000) {
+            // Usually about as much as comes.
+            self.rate = if self.one_in(3) { self.any_rate() } else { 2_000_000 + self.below(3_000_000) };
+        }
+        let interval_us = (self.base_rtt_us as u32).max(1);
+        AqmPacket {
+            now_us: self.now_us,
+            rate: self.rate,
+            bytes: 40 + self.below(1500) as u32 * if self.one_in(10) { 40 } else { 1 },
+            target_us: interval_us / 20,
+            interval_us,
+            judged: self.one_in(2).into(),
+            ecn: self.one_in(2).into(),
+            may_drop: self.one_in(2).into(),
+            ..AqmPacket::default()
         }
     }
 

@@ -1,6 +1,7 @@
-//! The kernel's build and this host's build of the congestion controls' arithmetic do the same, bit by bit.
+//! The kernel's build and this host's build of the arithmetic of the congestion controls and of the AQM do the
+//! same, bit by bit.
 //!
-//! Generated connections run through `crates/tcp/core` as this host compiles it, and the same events through
+//! Generated connections, and for the AQM generated packets, run through `crates/tcp/core` as this host compiles it, and the same events through
 //! an eBPF program that includes the same headers. `SEED=…` replays a run.
 
 mod generate;
@@ -9,7 +10,8 @@ use std::fmt::Debug;
 use std::mem::MaybeUninit;
 
 use bentpipe_tcp::congestion::c_core::{
-    ExplicitPath, ExplicitSocket, HyblaParameters, HyblaSocket, HyblaState, XcpSocket, XcpState,
+    AqmPacket, AqmState, ExplicitPath, ExplicitSocket, HyblaParameters, HyblaSocket, HyblaState, XcpSocket,
+    XcpState,
 };
 use generate::Connection;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -48,6 +50,7 @@ unsafe trait Core {
 struct Hybla;
 struct Explicit;
 struct Xcp;
+struct Aqm;
 
 // SAFETY: `c_core` asserts that there is no padding.
 unsafe impl Core for Hybla {
@@ -107,6 +110,25 @@ unsafe impl Core for Xcp {
     }
 }
 
+// SAFETY: `c_core` asserts that there is no padding.
+unsafe impl Core for Aqm {
+    const NUMBER: u32 = 3;
+    type State = AqmState;
+    type Socket = AqmPacket;
+
+    fn step(state: &mut AqmState, packet: &mut AqmPacket) {
+        state.step(packet);
+    }
+
+    fn next(connection: &mut Connection) -> AqmPacket {
+        connection.next_packet()
+    }
+
+    fn obey(connection: &mut Connection, packet: &AqmPacket) {
+        connection.verdicts[packet.verdict as usize] += 1;
+    }
+}
+
 /// `struct event` of the program.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[repr(C)]
@@ -137,15 +159,22 @@ fn explicit_rates_are_the_same_in_the_kernel_and_in_virtual_time() {
 }
 
 #[test]
+fn the_aqm_is_the_same_in_the_kernel_and_in_virtual_time() {
+    let Some(connection) = compare::<Aqm>() else { return };
+    assert!(connection.verdicts.iter().all(|&count| count > 1000), "{:?}", connection.verdicts);
+}
+
+#[test]
 fn xcp_is_the_same_in_the_kernel_and_on_the_host() {
     compare::<Xcp>();
 }
 
-fn compare<C: Core>() {
+/// The connection with all its events; `None` where the kernel's build cannot run.
+fn compare<C: Core>() -> Option<Connection> {
     // SAFETY: geteuid only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: needs root: to load an eBPF program");
-        return;
+        return None;
     }
     let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     println!("seed {seed}");
@@ -191,6 +220,7 @@ fn compare<C: Core>() {
     }
     println!("{compared} events, {} acknowledgements", connection.acknowledgements);
     assert!(connection.acknowledgements > 1_500_000, "{}", connection.acknowledgements);
+    Some(connection)
 }
 
 fn batch<C: Core>(state: &C::State) -> Batch {

@@ -2,6 +2,7 @@
 
 mod bundles;
 mod closed_forms;
+mod cross_traffic;
 mod explicit;
 mod impairments;
 mod link_ends;
