@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use bentpipe_link::explicit::RateAllocatorConfig;
+use bentpipe_link::explicit::{CrossTrafficAqm, RateAllocatorConfig};
 use bentpipe_sim::Scenario;
 use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec};
 use bentpipe_tcp::congestion::{Algorithm, Components, XcpSender};
@@ -77,12 +77,16 @@ struct LegPlan {
     rate: Option<Rate>,
     rtt: Duration,
     cross_traffic: Option<f64>,
+    cross_traffic_aqm: Option<&'static str>,
     send_buffer: Option<u64>,
     receive_buffer: Option<u64>,
 }
 
+/// Whether an endpoint has an option of the handshake.
+type Has = fn(&Config) -> bool;
+
 /// The options of the handshake with their kernel settings.
-const OPTIONS: [(&str, fn(&Config) -> bool); 3] = [
+const OPTIONS: [(&str, Has); 3] = [
     ("net.ipv4.tcp_sack", |config| config.sack),
     ("net.ipv4.tcp_timestamps", |config| config.timestamps),
     ("net.ipv4.tcp_window_scaling", |config| config.window_scaling),
@@ -354,9 +358,14 @@ impl LegPlan {
                 return Err(refused("a flow with explicit rates has a weight other than 1".into()));
             }
             let shared = link.shared[usize::from(!hop.forward)];
-            let RateAllocatorConfig { capacity, rtt, cross_traffic } = shared
+            let RateAllocatorConfig { capacity, rtt, cross_traffic, aqm } = shared
                 .ok_or_else(|| refused(format!("nothing allocates the rates of link {}", link.name)))?;
             (plan.rate, plan.rtt, plan.cross_traffic) = (capacity, rtt, Some(cross_traffic.get()));
+            plan.cross_traffic_aqm = Some(match aqm {
+                CrossTrafficAqm::Mark => "mark",
+                CrossTrafficAqm::Drop => "drop",
+                CrossTrafficAqm::Off => "off",
+            });
         }
         Ok(plan)
     }
@@ -374,6 +383,7 @@ impl LegPlan {
             rate: one(&self.rate, &other.rate)?,
             rtt: self.rtt.max(other.rtt),
             cross_traffic: one(&self.cross_traffic, &other.cross_traffic)?,
+            cross_traffic_aqm: one(&self.cross_traffic_aqm, &other.cross_traffic_aqm)?,
             send_buffer: self.send_buffer.max(other.send_buffer),
             receive_buffer: self.receive_buffer.max(other.receive_buffer),
         })
@@ -389,6 +399,7 @@ impl LegPlan {
         let keys = [
             ("rate", self.rate.map(|rate| rate.to_string())),
             ("cross_traffic", self.cross_traffic.map(|share| share.to_string())),
+            ("cross_traffic_aqm", self.cross_traffic_aqm.map(str::to_owned)),
             ("send_buffer", self.send_buffer.map(|bytes| format!("{bytes}B"))),
             ("receive_buffer", self.receive_buffer.map(|bytes| format!("{bytes}B"))),
         ];

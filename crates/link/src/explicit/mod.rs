@@ -322,7 +322,7 @@ impl RateAllocator {
         if is_off || active == 0 || outage || self.capacity.is_unknown() {
             return None;
         }
-        let full = self.capacity.budget(capacity::NOISE);
+        let full = self.capacity.budget(self.capacity.noise());
         let needed = self.claims.iter().map(|claim| claim.most).sum();
         let rate = aqm::allowed(self.config.cross_traffic, full, needed);
         let [target, interval] = aqm::times(rtt);
