@@ -52,6 +52,8 @@
 #define HYBLA_STANDING_QUEUE 2
 /* A few milliseconds are scheduling noise, not a queue, whatever the round-trip time. */
 #define HYBLA_NOISE_US 4000
+/* The longest time for which a receiver delays an acknowledgement: Linux' TCP_DELACK_MAX. */
+#define HYBLA_DELAYED_ACK_US 200000
 /* Fewer segments than this after the first ACK of the first burst say too little about the capacity. */
 #define HYBLA_TRAIN_SEGMENTS 3
 
@@ -175,12 +177,24 @@ static inline u32 hybla_round_trip_us(const struct hybla *h, const struct hybla_
 	return max_u64(h->rtt_us ? h->rtt_us : s->srtt_us, 1);
 }
 
+/*
+ * Without a queue a round trip is longer by as much as its acknowledgement waits: for the next segment, or for the
+ * receiver's timer. A sender so slow that this is more than the usual noise must not take it for a queue: it would
+ * hold its rate for ever.
+ */
+static inline u32 hybla_noise_us(const struct hybla *h)
+{
+	u64 spacing_us = h->capacity ? (USEC_PER_SEC << HYBLA_RATE_SHIFT) / h->capacity : 0;
+
+	return max_u64(min_u64(spacing_us, HYBLA_DELAYED_ACK_US), HYBLA_NOISE_US);
+}
+
 /* How much longer than the minimum the round trip now is, in sixteenths of the minimum. */
 static inline u32 hybla_queue_sixteenths(const struct hybla *h, const struct hybla_socket *s)
 {
 	u32 rtt_us = hybla_round_trip_us(h, s);
 
-	if (!h->min_rtt_us || rtt_us <= h->min_rtt_us || rtt_us - h->min_rtt_us < HYBLA_NOISE_US)
+	if (!h->min_rtt_us || rtt_us <= h->min_rtt_us || rtt_us - h->min_rtt_us < hybla_noise_us(h))
 		return 0;
 	return ((u64)(rtt_us - h->min_rtt_us) * 16) / h->min_rtt_us;
 }

@@ -14,9 +14,9 @@ use super::train::Carried;
 const UTILISATION: (f64, f64) = (0.995, 0.0125);
 /// A queue is drained within this time: it is known ahead, so that the round trip does not matter.
 const DRAINED_WITHIN: Duration = Duration::from_millis(100);
-/// Round-trip times vary by this without a queue, and by the time that so many packets take on the link: one is
-/// sent, another waits for its acknowledgement, and the shortest round trip may be that of a SYN.
-const NOISE: (Duration, f64) = (Duration::from_millis(5), 2.0 * PACKET);
+/// Round-trip times vary by this without a queue, or by the time that this takes on the link: the shortest round trip
+/// may be that of a SYN, and a full packet takes longer.
+const NOISE: (Duration, f64) = (Duration::from_millis(5), 1.25 * PACKET);
 /// On a link so slow that this is not enough for the packets the estimate must do without.
 const MOST_NOISE: Duration = Duration::from_millis(25);
 /// Rates and queues are measured over some time, so that the effect of a decision shows this much later.
@@ -506,12 +506,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_packets_on_a_slow_link_are_no_queue() {
+    fn a_packet_on_a_slow_link_is_no_queue() {
         let noise = |mbps_tenths: u64| {
             let capacity = Capacity::new(Rate::from_bps(mbps_tenths * 100_000), Duration::from_millis(600));
             capacity.noise()
         };
-        let expected = [(100, 5.0), (20, 12.0), (10, 24.0), (1, 25.0)];
+        let expected = [(100, 5.0), (20, 7.5), (10, 15.0), (1, 25.0)];
         for (mbps_tenths, ms) in expected {
             let found = noise(mbps_tenths).as_secs_f64() * 1e3;
             assert!((found - ms).abs() < 1e-6, "{mbps_tenths}: {found} ms");

@@ -4,6 +4,7 @@ mod bundles;
 mod closed_forms;
 mod cross_traffic;
 mod explicit;
+mod hybla;
 mod impairments;
 mod link_ends;
 mod scene;
