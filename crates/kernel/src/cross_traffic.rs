@@ -8,8 +8,8 @@
 //! up to 3% of what the connections send are missing.
 //!
 //! With eBPF the program can also signal that too much leaves, by [`limit`](CrossTrafficCounter::limit): it
-//! marks packets, or drops them. A limit that is not renewed for a second holds no more, and none outlives the
-//! process. Nothing else here can do that.
+//! marks packets, or drops them. A limit that is not renewed for a second holds no more, and none outlives
+//! the process. Nothing else here can do that.
 
 use std::io;
 
@@ -118,11 +118,9 @@ impl CrossTrafficCounter {
             }
         }
     }
-}
 
-impl CrossTrafficCounter {
-    /// Lets no more leave than this from now on, or everything. `now` is of `CLOCK_MONOTONIC`. Without eBPF, or
-    /// an interface, it does nothing.
+    /// Lets no more leave than this from now on, or everything. `now` is of `CLOCK_MONOTONIC`. Without eBPF,
+    /// or an interface, it does nothing.
     pub fn limit(&self, now: Time, limit: Option<&CrossTrafficLimit>) {
         if let Some((leg, program)) = self.program() {
             program.limit(leg, now, limit);

@@ -1,5 +1,5 @@
-//! The eBPF program that counts what leaves beside the connections of a leg, and marks or drops what is beyond
-//! the leg's limit (`bpf/cross_traffic.bpf.c`), for all legs of a process.
+//! The eBPF program that counts what leaves beside the connections of a leg, and marks or drops what is
+//! beyond the leg's limit (`bpf/cross_traffic.bpf.c`), for all legs of a process.
 
 use std::collections::HashMap;
 use std::io;

@@ -112,9 +112,9 @@ struct RepairWindow {
     rcv_wup: u32,
 }
 
-/// Takes the receiver's window to be at least so many bytes, until a segment of the receiver's tells it. A SYN
-/// cannot tell of more than 64 kB (RFC 7323 §2.2), so that without this an answer to data in a SYN (RFC 7413)
-/// stops there for a round trip. What the receiver has no room for is lost. Needs `CAP_NET_ADMIN`.
+/// Takes the receiver's window to be at least so many bytes, until a segment of the receiver's tells it. A
+/// SYN cannot tell of more than 64 kB (RFC 7323 §2.2), so that without this an answer to data in a SYN (RFC
+/// 7413) stops there for a round trip. What the receiver has no room for is lost. Needs `CAP_NET_ADMIN`.
 pub fn assume_send_window(fd: impl AsFd, bytes: u32) -> io::Result<()> {
     let reuses_address = rustix_sockopt::socket_reuseaddr(&fd)?;
     set_int(&fd, libc::IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON)?;
@@ -187,8 +187,8 @@ pub fn set_receive_buffer(fd: impl AsFd, size: ByteCount) -> io::Result<()> {
     set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, size)
 }
 
-/// Bounds the window that the socket announces at `bytes` (tcp(7), `TCP_WINDOW_CLAMP`); before the connection,
-/// so that its first window is bounded, too.
+/// Bounds the window that the socket announces at `bytes` (tcp(7), `TCP_WINDOW_CLAMP`); before the
+/// connection, so that its first window is bounded, too.
 pub fn set_window_clamp(fd: impl AsFd, bytes: u32) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes)

@@ -70,7 +70,8 @@ pub struct TcpInfo {
     pub bytes_sent: u64,
     /// Payload bytes retransmitted. Linux 4.19 and later.
     pub bytes_retransmitted: u64,
-    /// Segments that the receiver has reported to have arrived more than once (RFC 2883). Linux 4.19 and later.
+    /// Segments that the receiver has reported to have arrived more than once (RFC 2883). Linux 4.19 and
+    /// later.
     pub duplicates: u32,
     /// Bytes that the receiver has room for behind those that it has acknowledged; `u32::MAX` before Linux
     /// 5.4, which does not tell.
@@ -147,8 +148,8 @@ pub fn tcp_info(fd: impl AsFd) -> io::Result<TcpInfo> {
     Ok(parse(&raw[..len]))
 }
 
-/// The factor by which BBR's pacing rate exceeds the bandwidth that it has measured (linux/inet_diag.h, `struct
-/// tcp_bbr_info`); `None` with another congestion control.
+/// The factor by which BBR's pacing rate exceeds the bandwidth that it has measured (linux/inet_diag.h,
+/// `struct tcp_bbr_info`); `None` with another congestion control.
 pub fn bbr_pacing_gain(fd: impl AsFd) -> io::Result<Option<f64>> {
     const GAIN: std::ops::Range<usize> = 12..16;
     let mut raw = [0u8; 64];

@@ -107,8 +107,8 @@ struct {
 } queues SEC(".maps");
 
 /*
- * Zero, which the verifier does not know: it would follow the rest of the program for each leg that a loop may
- * have found.
+ * Zero, which the verifier does not know: it would follow the rest of the program for each leg that a loop
+ * may have found.
  */
 u32 zero;
 
@@ -195,7 +195,7 @@ static inline int obey(struct __sk_buff *skb, struct count *count, u32 verdict, 
 	return TCX_NEXT;
 }
 
-/* Counts a packet that is nobody's who has a rate, and judges it if there is a limit. */
+/* Counts a packet that is nobody's who has a rate for its flow, and judges it if there is a limit. */
 static inline int judge(struct __sk_buff *skb, u32 leg, struct packet *packet)
 {
 	struct limit *limit = bpf_map_lookup_elem(&limits, &leg);
@@ -211,6 +211,24 @@ static inline int judge(struct __sk_buff *skb, u32 leg, struct packet *packet)
 	return obey(skb, count, verdict(leg, limit, packet, bucket), packet->segments);
 }
 
+/* Whether a leg is at the interface by which a packet leaves. */
+static inline bool is_here(const struct count *count, const struct __sk_buff *skb, u64 network)
+{
+	return count && count->interface == skb->ifindex && count->network == network;
+}
+
+/* Counts what leaves for the legs here, but not for the one whose connection has sent it. */
+static inline void count_bytes(const struct __sk_buff *skb, u64 network, u32 from, u32 bytes)
+{
+	for (u32 leg = 0; leg < MAX_LEGS; leg++) {
+		u32 key = leg;
+		struct count *count = bpf_map_lookup_elem(&counts, &key);
+
+		if (is_here(count, skb, network) && leg != from)
+			__sync_fetch_and_add(&count->bytes, bytes);
+	}
+}
+
 SEC("tc")
 int cross_traffic(struct __sk_buff *skb)
 {
@@ -221,24 +239,25 @@ int cross_traffic(struct __sk_buff *skb)
 	struct packet packet = { .segments = skb->gso_segs ? skb->gso_segs : 1 };
 	u64 network = BPF_CORE_READ(kernel, dev, nd_net.net, net_cookie);
 	u32 from = sender(skb, kernel, to_data), at = MAX_LEGS + zero;
+	int outcome = TCX_NEXT;
 
 	if (skb->wire_len <= packet.segments * link)
 		return TCX_NEXT;
 	packet.bytes = skb->wire_len - packet.segments * link;
-	for (u32 leg = 0; leg < MAX_LEGS; leg++) {
+	for (u32 leg = 0; leg < MAX_LEGS && at == MAX_LEGS; leg++) {
 		u32 key = leg;
-		struct count *count = bpf_map_lookup_elem(&counts, &key);
 
-		if (!count || count->interface != skb->ifindex || count->network != network)
-			continue;
-		if (leg != from)
-			__sync_fetch_and_add(&count->bytes, packet.bytes);
 		/* Of several legs at one interface, the first one judges. */
-		if (at == MAX_LEGS)
+		if (is_here(bpf_map_lookup_elem(&counts, &key), skb, network))
 			at = leg + zero;
 	}
-	if (from != MAX_LEGS || at == MAX_LEGS)
+	if (at == MAX_LEGS)
 		return TCX_NEXT;
-	read_headers(&packet, skb, kernel, link, to_data);
-	return judge(skb, at, &packet);
+	if (from == MAX_LEGS) {
+		read_headers(&packet, skb, kernel, link, to_data);
+		outcome = judge(skb, at, &packet);
+	}
+	if (outcome != TC_ACT_SHOT)
+		count_bytes(skb, network, from, packet.bytes);
+	return outcome;
 }

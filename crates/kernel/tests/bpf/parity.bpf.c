@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * Runs the cores of the congestion controls and of the AQM on events that a test has generated. The kernel does not run
- * congestion controls for BPF_PROG_TEST_RUN; it does run this program, which includes the same headers.
+ * Runs the cores of the congestion controls and of the AQM on events that a test has generated. The kernel
+ * does not run congestion controls for BPF_PROG_TEST_RUN; it does run this program, which includes the same
+ * headers.
  */
 #include "kernel.h"
 #include "aqm_core.h"

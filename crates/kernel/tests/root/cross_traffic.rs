@@ -165,6 +165,14 @@ impl Leg {
         self.counter.limit(now(), Some(limit));
     }
 
+    /// The bytes that have left beside the leg's connections.
+    fn counted(&mut self) -> u64 {
+        match self.counter.read() {
+            Some(EgressCount::CrossTraffic(bytes)) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The ECN fields of the packets of IPv4 that have left since the last call.
     fn sent(&self) -> Vec<u8> {
         let (mut packet, mut fields) = ([0; 2000], Vec::new());
@@ -202,10 +210,10 @@ fn datagrams(ecn: u8) -> Socket {
 }
 
 /// Runs `test` with a leg of its own in a network of its own.
-fn with_leg(name: &str, test: impl FnOnce(&Leg) + Send) {
+fn with_leg(name: &str, test: impl FnOnce(&mut Leg) + Send) {
     in_namespace(&[], || {
         let explicit = Explicit::acquire().unwrap();
-        test(&Leg::new(&explicit.leg(name).unwrap()));
+        test(&mut Leg::new(&explicit.leg(name).unwrap()));
     });
 }
 
@@ -227,8 +235,10 @@ fn packets_beyond_the_limit_are_marked_if_they_can_be_and_else_pass() {
 fn packets_that_cannot_be_marked_are_dropped_where_they_may_be() {
     with_leg("drops", |leg| {
         leg.limit(&CrossTrafficLimit { may_drop: true, ..LIMIT });
+        let before = leg.counted();
         let [marked, sent] = leg.burst(&datagrams(NOT_ECT), 300);
         assert!(marked == 0 && (20..100).contains(&sent), "{sent}");
+        assert_eq!(leg.counted() - before, 1000 * sent as u64, "what is dropped has not left");
         assert_eq!(leg.counter.signalled(), Signalled { marked: 0, dropped: 300 - sent as u64 });
     });
 }

@@ -178,16 +178,17 @@ impl World<'_> {
         share.begin(slot.member, &mut self.endpoints);
     }
 
-    /// Counts a packet that is offered to a direction that is shared out, unless it is data of a member. False if
-    /// it is too much, and dropped.
+    /// Counts a packet that is offered to a direction that is shared out, unless it is data of a member.
+    /// False if it is too much, and dropped: then it does not count.
     pub(super) fn admit(&mut self, pipe: u32, packet: &Packet) -> bool {
         let mut leaves = true;
         let slot = self.attachments[packet.from as usize].slot.filter(|_| packet.segment.len > 0);
         for (number, share) in self.shares.iter_mut().enumerate().filter(|(_, share)| share.pipe == pipe) {
             if slot.is_none_or(|slot| slot.share as usize != number) {
                 let bytes = packet.segment.ip_length();
-                share.cross_traffic += bytes as u64;
-                leaves &= share.aqm.admit(self.now, packet.from, bytes as u32, packet.segment.len > 0);
+                let admitted = share.aqm.admit(self.now, packet.from, bytes as u32, packet.segment.len > 0);
+                share.cross_traffic += if admitted { bytes as u64 } else { 0 };
+                leaves &= admitted;
             }
         }
         leaves

@@ -1,8 +1,9 @@
-//! The kernel's build and this host's build of the arithmetic of the congestion controls and of the AQM do the
-//! same, bit by bit.
+//! The kernel's build and this host's build of the arithmetic of the congestion controls and of the AQM do
+//! the same, bit by bit.
 //!
-//! Generated connections, and for the AQM generated packets, run through `crates/tcp/core` as this host compiles it, and the same events through
-//! an eBPF program that includes the same headers. `SEED=…` replays a run.
+//! Generated connections, and for the AQM generated packets, run through `crates/tcp/core` as this host
+//! compiles it, and the same events through an eBPF program that includes the same headers. `SEED=…` replays
+//! a run.
 
 mod generate;
 
