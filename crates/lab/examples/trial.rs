@@ -8,12 +8,12 @@
 //! used. `TRACE=1` prints what the controller of explicit rates knows, each half second.
 //! `TERMINAL=CONGESTION` puts a second box at the terminal, with `RECEIVE_BUFFER=6MB` in its leg, and
 //! `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no` leaves the daemon away, and
-//! `BUNDLES=250kB` has bundles of that size go from a node at the gateway to one at the client, beside the flows
-//! or, with `FLOWS=none`, alone. `FILE=50MB` tells how long one file takes instead.
+//! `BUNDLES=250kB` has bundles of that size go from a node at the gateway to one at the client, beside the
+//! flows or, with `FLOWS=none`, alone. `FILE=50MB` tells how long one file takes instead.
 //!
 //! `BACK='200kbit/s 750kB'` is the rate and queue of the way back, with `UPLOADS=2` beside the downloads, and
-//! `FILTER=1` puts an ACK filter before it. `SYSCTL='net.ipv4.tcp_timestamps=0'` are settings of the host that
-//! receives over the satellite, and `REORDER='1% 10ms'` holds packets on the way to it back.
+//! `FILTER=1` puts an ACK filter before it. `SYSCTL='net.ipv4.tcp_timestamps=0'` are settings of the host
+//! that receives over the satellite, and `REORDER='1% 10ms'` holds packets on the way to it back.
 //!
 //! `UDP=2Mbit/s` and `QUIC=4` have a constant stream of UDP and downloads by QUIC beside the flows, from
 //! `CROSS_BEGINS=10s` on, with a configured share of `SHARE=50%` and the AQM `AQM=mark`, `drop` or `off`.

@@ -3,10 +3,10 @@
 //! A [`Claim`] says in which [`Range`] one or several quantities lie. The range stands before the data. With
 //! the values of each seed it becomes a [`Verdict`] of three outcomes:
 //!
-//! - it **agrees** if the confidence interval of each quantity lies within its range. For a range with two ends
-//!   that is an equivalence test by two one-sided tests at 5% (Schuirmann 1987), whose interval is the one of
-//!   90%; for a range with one end, a one-sided test at 5%. A claim about several quantities needs all of
-//!   them, so that each may be tested at the full level (intersection–union test, Berger 1982);
+//! - it **agrees** if the confidence interval of each quantity lies within its range. For a range with two
+//!   ends that is an equivalence test by two one-sided tests at 5% (Schuirmann 1987), whose interval is the
+//!   one of 90%; for a range with one end, a one-sided test at 5%. A claim about several quantities needs all
+//!   of them, so that each may be tested at the full level (intersection–union test, Berger 1982);
 //! - it is **contradicted** if the interval of one quantity lies wholly outside: that of 95% for a range with
 //!   two ends, the one-sided 95% bound for a range with one. Of k quantities each has a k-th of the 5%
 //!   (Bonferroni), as one is enough to contradict;
@@ -76,10 +76,10 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// The ends of the range that the decisive quantity must lie in, in SI units; `None`: it has no such end.
     pub margin: [Option<f64>; 2],
-    /// The smallest difference that so many seeds detect with a probability of 80%: from the end of a range to
-    /// a value for which the claim would have agreed, or, with two ends, the narrowest range around the truth.
-    /// In the unit of the margin, and for ratios relative; for a claim about every run, the share of runs that
-    /// fail. 0 without randomness; `None` with one seed.
+    /// The smallest difference that so many seeds detect with a probability of 80%: from the end of a range
+    /// to a value for which the claim would have agreed, or, with two ends, the narrowest range around the
+    /// truth. In the unit of the margin, and for ratios relative; for a claim about every run, the share of
+    /// runs that fail. 0 without randomness; `None` with one seed.
     pub power: Option<f64>,
     /// The observation, with the intervals that decided.
     pub observed: String,
@@ -266,8 +266,8 @@ mod tests {
         assert_eq!((outcome(range.of_exact(1.0)), outcome(range.of_exact(0.99))), (Agrees, Contradicts));
     }
 
-    /// Mean 10 and deviation 1 over 16 seeds: the standard error is ¼, the 90% interval ±1.7531/4, that of 95%
-    /// ±2.1314/4.
+    /// Mean 10 and deviation 1 over 16 seeds: the standard error is ¼, the 90% interval ±1.7531/4, that of
+    /// 95% ±2.1314/4.
     fn sixteen() -> Sample {
         let deviation = (15.0f64 / 16.0).sqrt();
         let values: Vec<f64> =

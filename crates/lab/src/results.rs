@@ -64,8 +64,8 @@ pub struct Seeds {
     pub first: u64,
 }
 
-/// How many seeds an experiment has: it looks at the claims after `from` seeds, and again after more as long as
-/// one is undecided, up to `most`.
+/// How many seeds an experiment has: it looks at the claims after `from` seeds, and again after more as long
+/// as one is undecided, up to `most`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// The seeds of the first look, one or more.
@@ -158,8 +158,8 @@ impl Plan {
         Self { from: seeds, most: seeds }
     }
 
-    /// The number of seeds at each look. They are known before the first one: one look if the number is fixed,
-    /// two up to less than four times as many, else three, each with the same factor.
+    /// The number of seeds at each look. They are known before the first one: one look if the number is
+    /// fixed, two up to less than four times as many, else three, each with the same factor.
     pub fn looks(self) -> Vec<u64> {
         let Self { from, most } = self;
         match most {

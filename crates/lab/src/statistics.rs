@@ -7,8 +7,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The values of one quantity, one for each seed and in the order of the seeds. There is at least one, and all
-/// are finite.
+/// The values of one quantity, one for each seed and in the order of the seeds. There is at least one, and
+/// all are finite.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample(Vec<f64>);
 
@@ -75,10 +75,10 @@ impl Sample {
         )
     }
 
-    /// How many times another quantity of the same seeds it is: the geometric mean of the ratios seed by seed,
-    /// and half the width of its 95% interval. Pairs have a smaller variance than the two means, as both met
-    /// the same losses. Where a value is not above zero there are no logarithms, and it is the ratio of the
-    /// means without an interval.
+    /// How many times another quantity of the same seeds it is: the geometric mean of the ratios seed by
+    /// seed, and half the width of its 95% interval. Pairs have a smaller variance than the two means, as
+    /// both met the same losses. Where a value is not above zero there are no logarithms, and it is the ratio
+    /// of the means without an interval.
     pub fn ratio_to(&self, other: &Self) -> Estimate {
         let logarithms = self.paired(other, |ours, theirs| (ours / theirs).ln());
         let Some(logarithms) = logarithms.map(|logarithms| logarithms.summary()) else {
@@ -201,9 +201,9 @@ pub fn jain_index(shares: &[f64]) -> Option<f64> {
 /// A quantile of Student's t distribution, from the median up: with `probability` p, the value that a t of so
 /// many degrees of freedom does not exceed with probability p. None without a degree of freedom.
 ///
-/// The distribution function of a whole number of degrees is a finite sum of powers of a cosine (Abramowitz and
-/// Stegun 1964, 26.7.3 and 26.7.4), and the quantile is where bisection finds it. Beyond a thousand degrees it
-/// is that of a thousand, by 0.003 at most too large at 97.5%.
+/// The distribution function of a whole number of degrees is a finite sum of powers of a cosine (Abramowitz
+/// and Stegun 1964, 26.7.3 and 26.7.4), and the quantile is where bisection finds it. Beyond a thousand
+/// degrees it is that of a thousand, by 0.003 at most too large at 97.5%.
 ///
 /// # Panics
 /// If the probability is below one half or not below one.

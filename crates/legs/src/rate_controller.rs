@@ -163,8 +163,8 @@ impl LinkEstimates {
         self.lock().latest.clone()
     }
 
-    /// The capacities that were measured, by the legs' names: for a controller of another process, or of another
-    /// day, to [`remember`](Self::remember).
+    /// The capacities that were measured, by the legs' names: for a controller of another process, or of
+    /// another day, to [`remember`](Self::remember).
     pub fn capacities(&self) -> Vec<(String, Rate)> {
         let measured = |(name, estimate): &(String, LinkEstimate)| {
             let rate = Rate::from_bps((8.0 * estimate.capacity) as u64)?;

@@ -15,8 +15,8 @@
 //! | `corrupted` | with these: 1 if the link has flipped a bit of it, else 0 |
 //! | `link` | the name of the link |
 //!
-//! A packet that is lost has the row of its loss directly behind its `enter`, among the rows of its direction.
-//! The rows of a direction are in the order of time.
+//! A packet that is lost has the row of its loss directly behind its `enter`, among the rows of its
+//! direction. The rows of a direction are in the order of time.
 //!
 //! At the end, each direction has the rows `sum_offered`, `sum_delivered`, `sum_wire`, one for each cause of
 //! loss (`sum_queue_full` …) and one for each impairment (`sum_duplicated`, `sum_held_back`,
@@ -122,6 +122,16 @@ pub fn sums(
     row("held_back", impairments.held_back, None);
     row("corrupted", impairments.corrupted, None);
     text
+}
+
+/// Two rows about a flow at the end of a run: the bytes that the application at its source has written, and
+/// the one at its destination received; and whether it has ended well. Its name, without a comma, stands in
+/// the column of the link.
+pub fn application(now: Time, flow: &str, [written, received]: [u64; 2], is_finished: bool) -> String {
+    let (at, finished) = (Seconds(now.as_nanos()), u8::from(is_finished));
+    format!(
+        "{at},,app_written,{finished},{written},,,,,,{flow}\n{at},,app_received,{finished},{received},,,,,,{flow}\n"
+    )
 }
 
 /// The last row of a log in which so many rows are missing.

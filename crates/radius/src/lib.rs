@@ -2,13 +2,13 @@
 //!
 //! Every protocol that waits for an answer gives up at some time, and the answer needs a round trip: so its
 //! timers bound the distance over which it works, whatever the radio could do. RADIUS07 (Peoples, Wood, Parr,
-//! Scotney, Moore, "TCP's protocol radius", IWSSC 2007) names two bounds, and there is a third between them, all
-//! as one-way delays in seconds of light:
+//! Scotney, Moore, "TCP's protocol radius", IWSSC 2007) names two bounds, and there is a third between them,
+//! all as one-way delays in seconds of light:
 //!
 //! - the **inner radius**, half the first retransmission timeout: beyond it everything is sent at least twice
 //!   before the first answer is there;
-//! - the **ceiling radius**, half the longest retransmission timeout: beyond it data are sent at least twice even
-//!   on a connection that knows its round trip;
+//! - the **ceiling radius**, half the longest retransmission timeout: beyond it data are sent at least twice
+//!   even on a connection that knows its round trip;
 //! - the **limiting radius**, half the time until the protocol gives up: beyond it nothing works.
 //!
 //! [`Catalogue`] holds the timers and the places, read strictly from a data file; [`Catalogue::reach`]

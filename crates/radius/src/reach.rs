@@ -10,9 +10,9 @@ pub struct Reach {
     /// The inner radius: beyond it the first message is sent again before its answer is there. `None` if
     /// nothing is ever sent again.
     pub inner: Option<Duration>,
-    /// The ceiling radius: beyond it the round trip is longer than the longest retransmission timeout, so that
-    /// on an established connection every first transmission of a window is repeated before its answer is
-    /// there, however well the round trip is known. `None` without such a ceiling.
+    /// The ceiling radius: beyond it the round trip is longer than the longest retransmission timeout, so
+    /// that on an established connection every first transmission of a window is repeated before its answer
+    /// is there, however well the round trip is known. `None` without such a ceiling.
     pub ceiling: Option<Duration>,
     /// The limiting radius: up to it the protocol works, beyond it that is not to be relied on. `None` if
     /// nothing ever gives up.

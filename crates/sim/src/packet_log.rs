@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use bentpipe_link::packet_log::{COLUMNS, Row, sums};
+use bentpipe_link::packet_log::{COLUMNS, Row, application, sums};
 use bentpipe_link::{Counters, ImpairmentCounters};
 use bentpipe_units::Time;
 
@@ -12,9 +12,10 @@ use crate::observer::{Observer, PacketStep};
 use crate::trace::TraceError;
 use crate::{Scenario, scenario};
 
-/// Writes a row for each step of each packet on each link; at the end the counters of the links and, for
-/// each flow that is not carried in bundles, the rows `app_written` and `app_received`, with the flow in the
-/// column `link`, its bytes in `bytes`, and in `packet` 1 if it has ended well, else 0. It holds no more than its buffer.
+/// Writes a row for each step of each packet on each link; at the end the counters of the links and, of each
+/// flow that is not carried in bundles, the rows `app_written` and `app_received`, with the flow in the
+/// column `link`, its bytes in `bytes`, and in `packet` 1 if it has ended well, else 0. It holds no more than
+/// its buffer.
 #[derive(Debug)]
 pub struct PacketLog<W: Write = BufWriter<File>> {
     links: Vec<String>,
@@ -107,11 +108,8 @@ impl<W: Write> Observer for PacketLog<W> {
     }
 
     fn application(&mut self, now: Time, flow: usize, [written, received]: [u64; 2], is_finished: bool) {
-        let (flow, nanos) = (&self.flows[flow], now.as_nanos());
-        let at = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
-        let finished = u8::from(is_finished);
-        let written = writeln!(self.file, "{at},,app_written,{finished},{written},,,,,,{flow}")
-            .and_then(|()| writeln!(self.file, "{at},,app_received,{finished},{received},,,,,,{flow}"));
+        let rows = application(now, &self.flows[flow], [written, received], is_finished);
+        let written = self.file.write_all(rows.as_bytes());
         self.note(written);
     }
 }

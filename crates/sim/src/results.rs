@@ -91,8 +91,8 @@ pub struct LegResult {
     pub recoveries: Option<u64>,
     /// SYNs sent from both ends, answers included; `null` on the kernel, which does not count them.
     pub syns: Option<u64>,
-    /// Payload bytes that arrived more than once; on the kernel those that the receiver has reported by D-SACK
-    /// (RFC 2883), in full segments.
+    /// Payload bytes that arrived more than once; on the kernel those that the receiver has reported by
+    /// D-SACK (RFC 2883), in full segments.
     pub duplicate_bytes: u64,
 }
 

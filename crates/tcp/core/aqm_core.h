@@ -3,23 +3,23 @@
  * The arithmetic of an AQM without a queue, for what leaves over a leg beside the connections that have
  * explicit rates (docs/explicit.md), at the egress in the kernel and in virtual time.
  *
- * The controller says at which rate such traffic may leave. A virtual queue, which is a number, drains at this
- * rate (Kunniyur and Srikant, "Analysis and Design of an Adaptive Virtual Queue Algorithm for Active Queue
- * Management", 2001). How long a packet would wait in it is judged by CoDel's law (RFC 8289): the first mark
- * comes once the wait has been above the target for an interval, the next ones at intervals that shrink with
- * the square root of their number. The marks are of those flows alone that the controller names, so that one
- * that keeps to its fair part is never marked.
+ * The controller says at which rate such traffic may leave. A virtual queue, which is a number, drains at
+ * this rate (Kunniyur and Srikant, "Analysis and Design of an Adaptive Virtual Queue Algorithm for Active
+ * Queue Management", 2001). How long a packet would wait in it is judged by CoDel's law (RFC 8289): the first
+ * mark comes once the wait has been above the target for an interval, the next ones at intervals that shrink
+ * with the square root of their number. The marks are of those flows alone that the controller names, so that
+ * one that keeps to its fair part is never marked.
  *
- * Beyond the limit, a wait that a burst within a round trip does not reach, every packet of the named flows is
- * marked or dropped: slow start, and streams that do not slow down.
+ * Beyond the limit, a wait that a burst within a round trip does not reach, every packet of the named flows
+ * is marked or dropped: slow start, and streams that do not slow down.
  */
 #pragma once
 
 #include "core.h"
 
 /*
- * Bounds that no arithmetic below can overflow: of the rate, bytes per second; of a time, and of the target; of
- * a packet.
+ * Bounds that no arithmetic below can overflow: of the rate, bytes per second; of a time, and of the target;
+ * of a packet.
  */
 #define AQM_RATE_MAX (1ULL << 34)
 #define AQM_TIME_MAX_US (1U << 28)

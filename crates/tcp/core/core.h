@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * What the arithmetic of all three congestion controls and of the AQM shares. The `*_core.h` files beside this
- * one are plain C: integers only, no kernel type, no map, no helper, no loop without a bound. Each of them is
- * compiled twice:
+ * What the arithmetic of all three congestion controls and of the AQM shares. The `*_core.h` files beside
+ * this one are plain C: integers only, no kernel type, no map, no helper, no loop without a bound. Each of
+ * them is compiled twice:
  *
  * - for the kernel, by `crates/kernel/build.rs`: the eBPF program fills in a struct from the socket, calls
  *   the core, and writes the results back;

@@ -178,9 +178,9 @@ static inline u32 hybla_round_trip_us(const struct hybla *h, const struct hybla_
 }
 
 /*
- * Without a queue a round trip is longer by as much as its acknowledgement waits: for the next segment, or for the
- * receiver's timer. A sender so slow that this is more than the usual noise must not take it for a queue: it would
- * hold its rate for ever.
+ * Without a queue a round trip is longer by as much as its acknowledgement waits: for the next segment, or
+ * for the receiver's timer. A sender so slow that this is more than the usual noise must not take it for a
+ * queue: it would hold its rate for ever.
  */
 static inline u32 hybla_noise_us(const struct hybla *h)
 {

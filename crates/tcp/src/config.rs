@@ -33,13 +33,13 @@ pub struct Config {
     /// segment.
     pub delayed_ack: Option<Duration>,
     /// Full-size segments in order for which one acknowledgement is sent, while none has waited for
-    /// `delayed_ack`: 2 (RFC 9293 §3.8.6.3). Stretch ACKs are of more (RFC 2525 §2.13); macOS has up to 8 (XNU,
-    /// `net.inet.tcp.maxseg_unacked`).
+    /// `delayed_ack`: 2 (RFC 9293 §3.8.6.3). Stretch ACKs are of more (RFC 2525 §2.13); macOS has up to 8
+    /// (XNU, `net.inet.tcp.maxseg_unacked`).
     pub ack_every: u32,
     /// RFC 3042: a new segment for each of the first two duplicate acknowledgements.
     pub limited_transmit: bool,
-    /// RFC 9937: SACK recovery and RACK spread the reduction of the window over a round trip. Without it the sender
-    /// is silent until half its flight has arrived (RFC 6675).
+    /// RFC 9937: SACK recovery and RACK spread the reduction of the window over a round trip. Without it the
+    /// sender is silent until half its flight has arrived (RFC 6675).
     pub proportional_rate_reduction: bool,
     /// SACK recovery takes a retransmission for lost, and sends again, when something that left later has
     /// arrived (the idea of RFC 8985, for paths that do not reorder). Without it a retransmission that is
@@ -57,9 +57,9 @@ pub struct Config {
     /// CUBIC leaves slow start when the spacing of acknowledgements or their delay says that the path is full
     /// (HyStart: Ha and Rhee 2011).
     pub hystart: bool,
-    /// CUBIC grows as Linux' does, not as RFC 9438 says: as if it were a Reno it gains about half a segment in a
-    /// round trip for ever (α = 9/17), and a twentieth of the window at the least before it knows a plateau; and a
-    /// loss leaves whole segments.
+    /// CUBIC grows as Linux' does, not as RFC 9438 says: as if it were a Reno it gains about half a segment
+    /// in a round trip for ever (α = 9/17), and a twentieth of the window at the least before it knows a
+    /// plateau; and a loss leaves whole segments.
     pub linux_cubic: bool,
     /// RFC 896: a short segment waits while data is in flight.
     pub nagle: bool,

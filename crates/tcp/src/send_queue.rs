@@ -214,8 +214,8 @@ impl SendQueue {
         self.segments.front().is_some_and(|segment| segment.fate == Fate::Lost)
     }
 
-    /// The first unacknowledged segment was sent again, and what has arrived now had left before that: whether
-    /// it was lost once more cannot be known yet.
+    /// The first unacknowledged segment was sent again, and what has arrived now had left before that:
+    /// whether it was lost once more cannot be known yet.
     pub(crate) fn awaits_repeated_head(&self, progress: &Progress) -> bool {
         self.segments.front().is_some_and(|front| front.repeated && progress.is_of_before(front.at))
     }

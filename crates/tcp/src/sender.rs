@@ -478,8 +478,8 @@ impl Sender {
         before || after
     }
 
-    /// The time for a tail loss probe begins anew where something has been sent or acknowledged (`anew`); there
-    /// is none while losses are known or suspected.
+    /// The time for a tail loss probe begins anew where something has been sent or acknowledged (`anew`);
+    /// there is none while losses are known or suspected.
     fn schedule_probe(&mut self, now: Time, anew: bool) {
         let Some(probe) = &mut self.probes_tail else { return };
         if self.queue.outstanding() == 0 || !self.recovery.is_quiet(&self.queue) {
@@ -671,8 +671,8 @@ impl Sender {
         self.sent(now, Piece { start, len: len as u32 }, after_pause)
     }
 
-    /// A tail loss probe, beyond the window: a new segment if there is one and the other side has room, or the
-    /// last one again (RFC 8985 §7.3).
+    /// A tail loss probe, beyond the window: a new segment if there is one and the other side has room, or
+    /// the last one again (RFC 8985 §7.3).
     fn send_probe(&mut self, now: Time) -> Option<Outgoing> {
         let outgoing = match self.new_data() {
             Some((len, fin)) => Some((self.send_new(now, len + u64::from(fin)), false)),

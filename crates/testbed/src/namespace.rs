@@ -95,8 +95,8 @@ impl Namespace {
         self.tool("ip", args, None, "").map(drop)
     }
 
-    /// Feeds lines to `ip -batch -`, each as after `ip`: one process for all of them. The first line that fails
-    /// is the last one.
+    /// Feeds lines to `ip -batch -`, each as after `ip`: one process for all of them. The first line that
+    /// fails is the last one.
     ///
     /// # Errors
     /// As [`ip`](Self::ip).

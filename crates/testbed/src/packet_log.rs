@@ -29,8 +29,8 @@ pub struct PacketFiles {
     /// [`bentpipe_link::packet_log`]. The directions are `down`, to the terminal, and `up`, the link is
     /// `link`. Where agents are at its ends, their frames are what is logged.
     ///
-    /// If rows are missing because the file could not be written as fast as packets came, the last row has the
-    /// event `missing`, and their number in the column `packet`.
+    /// If rows are missing because the file could not be written as fast as packets came, the last row has
+    /// the event `missing`, and their number in the column `packet`.
     pub log: Option<PathBuf>,
     /// The direction to the terminal in the format of mahimahi's `--downlink-log`; times in milliseconds.
     pub down_log: Option<PathBuf>,

@@ -92,8 +92,8 @@ impl SatelliteLink {
         Self::start_recorded(gateway, terminal, config, ends, (seed, clock), mtu, [None, None])
     }
 
-    /// The same, with the model's time at zero until `zero`: so several links have one time, and a topology can
-    /// be set up before anything happens on its links.
+    /// The same, with the model's time at zero until `zero`: so several links have one time, and a topology
+    /// can be set up before anything happens on its links.
     ///
     /// # Errors
     /// As [`start`](Self::start).

@@ -3,9 +3,9 @@
 //! [`verify`] reads the packet log of a run, which `bentpipe sim --log` writes in virtual time and `bentpipe
 //! link --log` in the testbed, and the scenario, and works out anew what must become of each packet: whether
 //! the queue has room for it, when its last bit leaves the transmitter, whether an outage covers that moment,
-//! when it arrives. What the scenario leaves to chance (errors, bursts, duplicates, reordering, corruption) is
-//! tested as statistics, with a probability of a false alarm of 10⁻⁹ for each test. At the end the counters
-//! of the link must be the sums of the packets.
+//! when it arrives. What the scenario leaves to chance (errors, bursts, duplicates, reordering, corruption)
+//! is tested as statistics, with a probability of a false alarm of 10⁻⁹ for each test. At the end the
+//! counters of the link must be the sums of the packets.
 //!
 //! This crate depends on no other of the workspace: it has its own reading of scenarios and its own
 //! arithmetic, so that a fault of the link, or a misunderstanding in it, is not repeated here.

@@ -33,8 +33,8 @@ impl<T: Copy> Steps<T> {
     }
 }
 
-/// The work that a transmitter can have done since the beginning, in units of 1 bit/s times 1 ns: the integral
-/// of its rate.
+/// The work that a transmitter can have done since the beginning, in units of 1 bit/s times 1 ns: the
+/// integral of its rate.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     rates: Steps<u64>,

@@ -40,8 +40,8 @@ struct List {
 
 /// Run experiments: print tables and verdicts, write figures, CSV and a page for each.
 ///
-/// Each claim agrees with the data, is contradicted by them, or is undecided. A claim that is contradicted is a
-/// result like any other: the exit code is 0 when the experiments have run.
+/// Each claim agrees with the data, is contradicted by them, or is undecided. A claim that is contradicted is
+/// a result like any other: the exit code is 0 when the experiments have run.
 #[derive(Debug, Args)]
 struct Run {
     /// The experiments, by name; "all" for all of them.
@@ -62,9 +62,9 @@ struct Run {
     #[arg(long, value_name = "N", allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
-    /// With how many seeds at most: as long as a claim is undecided, an experiment runs with more, in one step, or
-    /// in two up to four times as many. In virtual time the default is twice the experiment's own number; on
-    /// the kernel no more seeds are added.
+    /// With how many seeds at most: as long as a claim is undecided, an experiment runs with more, in one
+    /// step, or in two up to four times as many. In virtual time the default is twice the experiment's own
+    /// number; on the kernel no more seeds are added.
     #[arg(long, value_name = "N", allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     max_seeds: Option<u64>,

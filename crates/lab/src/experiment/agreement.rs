@@ -1,5 +1,5 @@
-//! The same scenario in virtual time and on the kernel, side by side: a grid of round trips, losses, congestion
-//! controls and loads.
+//! The same scenario in virtual time and on the kernel, side by side: a grid of round trips, losses,
+//! congestion controls and loads.
 
 use bentpipe_sim::{FlowResult, Scenario};
 

@@ -105,8 +105,8 @@ impl Curves {
         self.labels.iter().zip(&self.values).map(|(label, values)| (label.name.as_str(), &values[..]))
     }
 
-    /// Tests, at each point, whether the values of one scheme are such a multiple of those of another. `places`
-    /// has the names of the points.
+    /// Tests, at each point, whether the values of one scheme are such a multiple of those of another.
+    /// `places` has the names of the points.
     pub(super) fn ratios<'a>(
         &'a self,
         above: usize,

@@ -63,15 +63,17 @@ const RENO: usize = 0;
 const HYBLA: usize = 1;
 const PEPSAL: usize = 2;
 
-/// How far the speed of a journey is from the nominal one at most, as a part of it: at 120 km/h, from 116 to 124.
+/// How far the speed of a journey is from the nominal one at most, as a part of it: at 120 km/h, from 116 to
+/// 124.
 const SPREAD: f64 = 1.0 / 30.0;
 
 /// One connection for the whole journey at about a speed.
 ///
-/// The timer of a connection doubles from the start of a tunnel on. So which of its tries is the first after the
-/// tunnel depends on the tunnel's length in seconds, and would be the same for all seeds at one speed: with one
-/// maximum RTO luck, and with the next one bad luck. A train has not one speed either. The seeds are spread
-/// evenly over a band around the nominal speed, and all schemes have the same speed with the same seed.
+/// The timer of a connection doubles from the start of a tunnel on. So which of its tries is the first after
+/// the tunnel depends on the tunnel's length in seconds, and would be the same for all seeds at one speed:
+/// with one maximum RTO luck, and with the next one bad luck. A train has not one speed either. The seeds are
+/// spread evenly over a band around the nominal speed, and all schemes have the same speed with the same
+/// seed.
 pub(super) fn journey(scheme: Scheme, speed_kmh: u32, seed: u64) -> Vec<String> {
     let speed_kmh = f64::from(speed_kmh) * (1.0 + SPREAD * (2.0 * golden(seed) - 1.0));
     let seconds = 3600.0 * f64::from(LINE_KM) / speed_kmh;

@@ -61,21 +61,15 @@ impl Hosts {
     fn set_up_by(zero: Instant, scenario: &Scenario, plan: &Plan, seed: u64) -> Result<Self, Error> {
         let nodes: Vec<Namespace> =
             scenario.nodes.iter().map(|name| Namespace::new(name)).collect::<Result<_, _>>()?;
-        let mut random = SplitMix64::seed_from_u64(seed);
+        let (mut random, mtu) = (SplitMix64::seed_from_u64(seed), mtu(scenario));
         let mut links = Vec::new();
         for (index, link) in scenario.links.iter().enumerate() {
             let interface = plan.interfaces[index].as_str();
             let [left, right] = link.between.map(|node| &nodes[node]);
-            let (ends, mtu) = ((left, interface), mtu(scenario));
-            let started = SatelliteLink::start_at(
-                zero,
-                ends,
-                (right, interface),
-                &link.config,
-                &link.ends,
-                random.next_u64(),
-                mtu,
-            )?;
+            let ends = [(left, interface), (right, interface)];
+            let seed = random.next_u64();
+            let started =
+                SatelliteLink::start_at(zero, ends[0], ends[1], &link.config, &link.ends, seed, mtu)?;
             Subnet::new(index as u8).assign(left, interface, right, interface)?;
             links.push(started);
         }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Each node is a network namespace, each link an emulated one with the effects and agents that virtual time
-//! has, each splitter a daemon with a leg for each of its links. Every flow, or group of flows that are alike,
-//! has addresses of its own, so that its packets take its path and no other.
+//! has, each splitter a daemon with a leg for each of its links. Every flow, or group of flows that are
+//! alike, has addresses of its own, so that its packets take its path and no other.
 
 mod hosts;
 mod plan;
@@ -49,8 +49,8 @@ pub fn differences(scenario: &Scenario) -> Result<BTreeSet<String>, Error> {
 /// rest is this machine's: two runs are alike, not the same.
 ///
 /// # Errors
-/// [`Error::NotOnKernel`]; without privileges and on a machine that is too busy, those of the testbed and of the
-/// daemons.
+/// [`Error::NotOnKernel`]; without privileges and on a machine that is too busy, those of the testbed and of
+/// the daemons.
 pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> Result<RunResult, Error> {
     let plan = Plan::of(scenario)?;
     let hosts = Hosts::set_up(scenario, &plan, seed)?;

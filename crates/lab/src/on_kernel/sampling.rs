@@ -19,8 +19,9 @@ use crate::Error;
 
 /// The longest interval between two looks: so much of a connection's last counts may be missing.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// After the last flow has ended, its sockets still say what they did.
-const AFTERWARDS: Duration = Duration::from_millis(20);
+/// The interval between two questions whether all flows have ended: their sockets say for a moment longer
+/// what they did.
+const ENDED_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a run was seen to do.
 #[derive(Debug)]
@@ -120,7 +121,7 @@ impl<'a> Sampler<'a> {
             let end = zero + self.scenario.duration;
             while Instant::now() < look_at.min(end) && !self.all_over() {
                 std::thread::sleep(
-                    look_at.min(end).saturating_duration_since(Instant::now()).min(AFTERWARDS),
+                    look_at.min(end).saturating_duration_since(Instant::now()).min(ENDED_INTERVAL),
                 );
             }
         }

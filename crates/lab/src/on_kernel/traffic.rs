@@ -25,7 +25,7 @@ pub(super) struct Shared {
     opened: AtomicU64,
     last_byte: AtomicU64,
     pub received: AtomicU64,
-    /// Both ends have ended.
+    /// It has ended, well or not.
     pub over: AtomicBool,
     /// The number of [`END`] and one.
     end: AtomicU64,
@@ -245,8 +245,8 @@ impl End<'_> {
     }
 }
 
-/// Bytes that repeat after a [`CHUNK`] and not sooner: a piece that is missing, repeated or out of place shows
-/// unless its length is a multiple of that.
+/// Bytes that repeat after a [`CHUNK`] and not sooner: a piece that is missing, repeated or out of place
+/// shows unless its length is a multiple of that.
 fn pattern() -> Vec<u8> {
     (0..CHUNK as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }

@@ -1,11 +1,11 @@
-//! Active queue management of cross traffic without a queue: what the egress of the link needs to tell it that
-//! it sends too much, before its packets wait.
+//! Active queue management of cross traffic without a queue: what the egress of the link needs to tell it
+//! that it sends too much, before its packets wait.
 //!
-//! The connections with rates make no queue; what leaves beside them does, and takes a queue or losses for its
-//! signal. So the egress keeps a *virtual* queue of it, a number that drains at the rate at which it may leave,
-//! and marks or drops by the wait in it (`crates/tcp/core/aqm_core.h`). This module decides the rate, and whose
-//! packets: of the flows that have more than their fair part, those alone. It is asked after each decision of
-//! the allocator.
+//! The connections with rates make no queue; what leaves beside them does, and takes a queue or losses for
+//! its signal. So the egress keeps a *virtual* queue of it, a number that drains at the rate at which it may
+//! leave, and marks or drops by the wait in it (`crates/tcp/core/aqm_core.h`). This module decides the rate,
+//! and whose packets: of the flows that have more than their fair part, those alone. It is asked after each
+//! decision of the allocator.
 //!
 //! ```text
 //!  egress                                               allocator, every 20 ms
@@ -27,13 +27,14 @@ use super::max_min::{self, Claim};
 /// Flows are told apart by a hash of so many values, as RFC 8290 §5.1 has it by default.
 pub const FLOW_BUCKETS: usize = 1024;
 
-/// However large its share, cross traffic is signalled above the rest of this part of the link: its senders send
-/// bursts within their round trips, which the connections make room for as long as they have something to give.
+/// However large its share, cross traffic is signalled above the rest of this part of the link: its senders
+/// send bursts within their round trips, which the connections make room for as long as they have something
+/// to give.
 const ELASTIC: f64 = 0.12;
 /// A flow above the level by less than this factor may be so by chance.
 const ABOVE: f64 = 1.02;
-/// The rate of a flow is averaged over half of a round trip, in which senders with a window send their bursts,
-/// and over at least this time.
+/// The rate of a flow is averaged over half of a round trip, in which senders with a window send their
+/// bursts, and over at least this time.
 const AVERAGED_OVER: Duration = Duration::from_millis(100);
 /// CoDel's interval is a round trip, or this if that is longer (RFC 8289 §4.3: the usual one).
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
@@ -126,8 +127,8 @@ impl FlowRates {
         self.at = Some(now);
     }
 
-    /// The buckets with more than their fair part of what may leave, by max–min fairness; none if less is sent
-    /// than may leave.
+    /// The buckets with more than their fair part of what may leave, by max–min fairness; none if less is
+    /// sent than may leave.
     pub(super) fn above_fair_part(&mut self, allowed: f64) -> [u64; FLOW_BUCKETS / 64] {
         let mut judged = [0; FLOW_BUCKETS / 64];
         self.claims.clear();
@@ -152,7 +153,8 @@ mod tests {
     const TICK: Duration = Duration::from_millis(20);
     const RTT: Duration = Duration::from_millis(600);
 
-    /// What flows at these rates (bytes per second), in the first buckets, are judged to be after five seconds.
+    /// What flows at these rates (bytes per second), in the first buckets, are judged to be after five
+    /// seconds.
     fn judged(rates: &[f64], allowed: f64) -> Vec<usize> {
         let mut flows = FlowRates::default();
         for tick in 0..=250 {

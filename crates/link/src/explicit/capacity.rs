@@ -8,14 +8,14 @@ use super::Memory;
 use super::round::Rates;
 use super::train::Carried;
 
-/// The part of the capacity that is allocated with a standing queue of [`Capacity::noise`], and how much more without
-/// one: senders that fall short of their rates by less than that still fill the link, and the queue settles
-/// at half of it.
+/// The part of the capacity that is allocated with a standing queue of [`Capacity::noise`], and how much more
+/// without one: senders that fall short of their rates by less than that still fill the link, and the queue
+/// settles at half of it.
 const UTILISATION: (f64, f64) = (0.995, 0.0125);
 /// A queue is drained within this time: it is known ahead, so that the round trip does not matter.
 const DRAINED_WITHIN: Duration = Duration::from_millis(100);
-/// Round-trip times vary by this without a queue, or by the time that this takes on the link: the shortest round trip
-/// may be that of a SYN, and a full packet takes longer.
+/// Round-trip times vary by this without a queue, or by the time that this takes on the link: the shortest
+/// round trip may be that of a SYN, and a full packet takes longer.
 const NOISE: (Duration, f64) = (Duration::from_millis(5), 1.25 * PACKET);
 /// On a link so slow that this is not enough for the packets the estimate must do without.
 const MOST_NOISE: Duration = Duration::from_millis(25);
@@ -51,8 +51,8 @@ const STILL: f64 = 0.6;
 const PATIENCE: u32 = 3;
 /// A queue shrinks while less than this part of the capacity is sent.
 const DRAINING: f64 = 0.92;
-/// If the estimate has fallen by this factor while a delay stayed, the delay may be no queue, which the next train
-/// shows.
+/// If the estimate has fallen by this factor while a delay stayed, the delay may be no queue, which the next
+/// train shows.
 const DOUBTED: f64 = 1.25;
 /// One decision leaves at least this part of the estimate. If the link is slower still, the next decisions
 /// find it, a round trip apart; one misleading moment, as after an outage, does not cost everything.
@@ -285,8 +285,8 @@ impl Capacity {
         lasting.estimate = lasting.estimate.max(self.estimate);
     }
 
-    /// Whether a lasting delay may be no queue: so little is sent that one would have drained, and the estimate
-    /// has fallen so far that a train can show it.
+    /// Whether a lasting delay may be no queue: so little is sent that one would have drained, and the
+    /// estimate has fallen so far that a train can show it.
     fn doubt(&self, now: Time, rtt: Duration) -> Option<Lasting> {
         self.lasting.filter(|lasting| {
             let patience = PATIENCE * (rtt + lasting.least);
@@ -418,7 +418,8 @@ impl Capacity {
         self.blamed.is_some()
     }
 
-    /// How much of a lasting delay is no queue: behind a queue, a train would not arrive faster than the estimate.
+    /// How much of a lasting delay is no queue: behind a queue, a train would not arrive faster than the
+    /// estimate.
     pub(super) fn no_queue(&mut self, carried: &Carried, seen: &Observation) -> Duration {
         let is_idle = carried.arrived[0] > (1.0 + SURELY) * self.estimate.max(carried.usual);
         match self.doubt(carried.sent[0], seen.rtt).filter(|_| is_idle) {

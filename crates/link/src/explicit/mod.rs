@@ -57,8 +57,8 @@ const USE_MEASURED_OVER: (f64, Duration) = (16.0 * 1500.0, Duration::from_millis
 const STALE: Duration = Duration::from_millis(200);
 /// Senders report the shortest round trip of this time, so that it is from before.
 const RECENT: Duration = Duration::from_millis(50);
-/// The first packets of all are a train if this is at most how long ago they were sent: otherwise their arrivals
-/// may have been missed.
+/// The first packets of all are a train if this is at most how long ago they were sent: otherwise their
+/// arrivals may have been missed.
 const FIRST_SEEN: Duration = Duration::from_millis(30);
 /// A sender reports with each acknowledgement; what it has sent in a longer pause was sent all along.
 const SEEN_LATE: Duration = Duration::from_millis(30);
@@ -66,8 +66,8 @@ const SEEN_LATE: Duration = Duration::from_millis(30);
 /// than that, every acknowledgement is of a single segment, and the delay is not taken for a queue.
 const DELAYED_ACK: Duration = Duration::from_millis(45);
 const SPARSE: f64 = 2.0 * 1500.0 / 0.04;
-/// While a queue is drained, the next packet of a sender comes within this time, or within twice the time that
-/// it takes at its full share.
+/// While a queue is drained, the next packet of a sender comes within this time, or within twice the time
+/// that it takes at its full share.
 const PLANNED: (f64, Duration) = (1500.0, Duration::from_millis(100));
 /// A connection that has been silent for this long, and for two round trips, begins anew.
 const FORGOTTEN: Duration = Duration::from_secs(1);
@@ -88,8 +88,8 @@ const MOST_CROSS_TRAFFIC: f64 = 20.0;
 const SHARED: f64 = 0.02;
 const SHARED_SPAN: Duration = Duration::from_millis(300);
 /// Beside this part of the capacity trains are so far apart, and what they show of more than the estimate is
-/// within the error of their few packets: where bursts of others end, theirs arrive faster. Small steps let the
-/// estimate grow.
+/// within the error of their few packets: where bursts of others end, theirs arrive faster. Small steps let
+/// the estimate grow.
 const BLURRED: f64 = 0.25;
 const TRAINS_APART: Duration = Duration::from_millis(2400);
 /// While nothing is known of the link, the connections have this part of the estimate at least.
@@ -309,7 +309,8 @@ impl RateAllocator {
         self.cross_flows.count(now, bytes, self.round_trip());
     }
 
-    /// What the egress has done by the [limit](Self::cross_traffic_limit), for the [`estimate`](Self::estimate).
+    /// What the egress has done by the [limit](Self::cross_traffic_limit), for the
+    /// [`estimate`](Self::estimate).
     pub fn count_signalled(&mut self, signalled: Signalled) {
         self.estimate.signalled = signalled;
     }
@@ -501,7 +502,8 @@ impl RateAllocator {
         self.measure_queues(now, reports);
         self.capacity.begin_with(self.estimate.rtt);
         self.return_queue.observe(now, self.estimate.rtt, self.return_delay);
-        // Before anything is known, the rate may be so low that delayed acknowledgements keep a sender below it.
+        // Before anything is known, the rate may be so low that delayed acknowledgements keep a sender below
+        // it.
         let searching = self.capacity.is_searched();
         let wants = |report: &Report| searching && report.in_flight && report.backlogged;
         let wanted = self.claims.iter().any(Claim::is_greedy) || reports.iter().any(wants);
@@ -528,12 +530,7 @@ impl RateAllocator {
         }
         let round_trip = self.round_trip();
         if let Some(carried) = self.trains.result(now, round_trip, &self.round, self.estimate.active) {
-            let mut carried = self.with_cross_traffic(carried);
-            if self.is_blurred() {
-                let [least, most] = &mut carried.arrived;
-                *least = least.min(self.capacity.bytes_per_second());
-                carried.train = carried.train.max(2.0 * *most);
-            }
+            let carried = self.with_cross_traffic(carried);
             let no_queue = self.capacity.no_queue(&carried, &observation);
             self.lengthen_path(no_queue);
             let more = self.capacity.judge_train(&carried, &observation);
@@ -603,12 +600,20 @@ impl RateAllocator {
         is_busy && !self.capacity.is_searched() && !self.capacity.is_remembered()
     }
 
-    /// What a train has shown of all that leaves: what was beside it shares its fate.
+    /// What a train has shown of all that leaves: what was beside it shares its fate. Where that blurs it, it
+    /// shows no more than the estimate, and nothing of the link's limit.
     fn with_cross_traffic(&self, carried: Carried) -> Carried {
         let beside = self.cross_traffic.rate_between(carried.sent);
         let own = (carried.train - self.beside_train).max(carried.train / MOST_CROSS_TRAFFIC);
         let all = own + beside;
-        Carried { train: all, arrived: carried.arrived.map(|rate| rate * all / own), ..carried }
+        let [least, most] = carried.arrived.map(|rate| rate * all / own);
+        match self.is_blurred() {
+            true => {
+                let arrived = [least.min(self.capacity.bytes_per_second()), most];
+                Carried { train: all.max(2.0 * most), arrived, ..carried }
+            }
+            false => Carried { train: all, arrived: [least, most], ..carried },
+        }
     }
 
     /// How long a packet that is sent now will wait: the last packet whose wait is known was sent a round
@@ -719,8 +724,8 @@ impl RateAllocator {
         }
     }
 
-    /// The least that draining a queue leaves to a full share. A sender plans its next packet when it sends one:
-    /// at the rate of a moment, a crowd's would come seconds later, and the link would run idle.
+    /// The least that draining a queue leaves to a full share. A sender plans its next packet when it sends
+    /// one: at the rate of a moment, a crowd's would come seconds later, and the link would run idle.
     fn least_level(&self) -> f64 {
         let usual = max_min::level(self.capacity.budget(Duration::ZERO), &mut self.claims.clone());
         (usual / 2.0).min(PLANNED.0 / PLANNED.1.as_secs_f64())

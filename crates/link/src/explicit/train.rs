@@ -24,14 +24,15 @@ const LEAST: f64 = 8.0 * PACKET;
 const PACKET: f64 = 1500.0;
 /// The longest train.
 const LONGEST: Duration = Duration::from_millis(60);
-/// Trains are at least this far apart, and a round trip; while the capacity is searched for, there is no queue
-/// that must be paid back.
+/// Trains are at least this far apart, and a round trip; while the capacity is searched for, there is no
+/// queue that must be paid back.
 const APART: Duration = Duration::from_millis(300);
 const APART_IN_SEARCH: Duration = Duration::from_millis(50);
 /// After so many trains that have shown nothing they are twice as far apart.
 const IN_VAIN: u32 = 4;
-/// Acknowledgements come later than the round trip by this, or are sent later because their segments were. While the
-/// capacity is searched for, the time of so many packets must do, but not less than the last of these.
+/// Acknowledgements come later than the round trip by this, or are sent later because their segments were.
+/// While the capacity is searched for, the time of so many packets must do, but not less than the last of
+/// these.
 const LATE: Duration = Duration::from_millis(40);
 const LATE_IN_SEARCH: (f64, Duration) = (4.0 * PACKET, Duration::from_millis(10));
 /// Arrivals are counted this often while they are expected.

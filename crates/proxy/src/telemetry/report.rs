@@ -14,8 +14,8 @@ pub struct LegReport {
     /// `waiting for interface NAME` while that does not exist: until then nothing crosses the leg.
     #[serde(default)]
     pub waiting: Option<String>,
-    /// The congestion control that its sockets have, which may be another than the configured one, by the name
-    /// that configurations have for it (`explicit`, not the name of a copy in the kernel).
+    /// The congestion control that its sockets have, which may be another than the configured one, by the
+    /// name that configurations have for it (`explicit`, not the name of a copy in the kernel).
     pub congestion: Option<String>,
     /// Its configured rate, bit/s.
     pub rate_bps: Option<u64>,
@@ -148,12 +148,12 @@ pub struct ExplicitReport {
     pub capacity_bps: f64,
     /// How long a packet waits in the link's queue, s.
     pub queue_s: f64,
-    /// What leaves over the leg beside the data of its connections, bit/s with the headers of IP. An older daemon
-    /// does not say it.
+    /// What leaves over the leg beside the data of its connections, bit/s with the headers of IP. An older
+    /// daemon does not say it.
     #[serde(default)]
     pub cross_traffic_bps: f64,
-    /// Packets of it that were marked CE since the daemon started or was upgraded, because more left than may. An
-    /// older daemon does not say it.
+    /// Packets of it that were marked CE since the daemon started or was upgraded, because more left than
+    /// may. An older daemon does not say it.
     #[serde(default)]
     pub cross_traffic_marked: u64,
     /// Those that were dropped.

@@ -25,8 +25,8 @@ pub(super) struct Explicit {
     cross_traffic_aqm: Aqm,
 }
 
-/// What becomes of cross traffic that sends more than it may. No endpoint of virtual time is ECN-capable, so that
-/// there is nothing to mark.
+/// What becomes of cross traffic that sends more than it may. No endpoint of virtual time is ECN-capable, so
+/// that there is nothing to mark.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Aqm {

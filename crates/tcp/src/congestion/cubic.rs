@@ -15,7 +15,8 @@ use super::{Acked, CongestionControl, MIN_SSTHRESH_SEGMENTS, NO_SSTHRESH, Parame
 const C: f64 = 0.4;
 /// β: the part of the flight that remains after a loss (§4.6).
 const BETA: f64 = 0.7;
-/// The part of the window by which Linux' grows in a round trip at the least while no loss has shown a plateau.
+/// The part of the window by which Linux' grows in a round trip at the least while no loss has shown a
+/// plateau.
 const MIN_GROWTH: f64 = 0.05;
 /// After a repair the round trips hold its queue: HyStart looks away for so long.
 const AFTER_REPAIR: f64 = 1.0;

@@ -211,8 +211,8 @@ pub trait CongestionControl: fmt::Debug + Send {
         None
     }
 
-    /// An acknowledgement, of new data or not, has been processed; before [`on_ack`](Self::on_ack) of the same
-    /// one. Only for those that [sample the rate](Algorithm::samples_rate).
+    /// An acknowledgement, of new data or not, has been processed; before [`on_ack`](Self::on_ack) of the
+    /// same one. Only for those that [sample the rate](Algorithm::samples_rate).
     fn on_delivery(&mut self, delivery: &Delivery) {}
 
     /// It keeps the flight small by intent: what is delivered meanwhile says nothing of the path's rate.
@@ -324,8 +324,8 @@ impl Algorithm {
         matches!(self, Algorithm::Hybla(components) if !components.are_published())
     }
 
-    /// Whether it needs [`on_delivery`](CongestionControl::on_delivery), for which the sender keeps a record of
-    /// each segment.
+    /// Whether it needs [`on_delivery`](CongestionControl::on_delivery), for which the sender keeps a record
+    /// of each segment.
     pub fn samples_rate(self) -> bool {
         self == Algorithm::Bbr
     }

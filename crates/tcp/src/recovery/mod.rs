@@ -1,8 +1,8 @@
 //! Loss recovery: when a segment counts as lost, and when the repair is over.
 //!
-//! Reno and the two NewRenos judge by duplicate acknowledgements (`dup_acks.rs`), SACK
-//! recovery by the scoreboard (`selective.rs`), RACK by the order of departures (`rack.rs`). Lost segments are
-//! marked in the send queue; the sender sends them again before anything new, as the window allows.
+//! Reno and the two NewRenos judge by duplicate acknowledgements (`dup_acks.rs`), SACK recovery by the
+//! scoreboard (`selective.rs`), RACK by the order of departures (`rack.rs`). Lost segments are marked in the
+//! send queue; the sender sends them again before anything new, as the window allows.
 
 mod dup_acks;
 mod probe;
@@ -35,8 +35,8 @@ pub enum Recovery {
     NewRenoSlowButSteady,
     /// RFC 6675.
     Sack,
-    /// RFC 8985: by the order of departures, with a timer for what may only be reordered; lost retransmissions
-    /// are found, too.
+    /// RFC 8985: by the order of departures, with a timer for what may only be reordered; lost
+    /// retransmissions are found, too.
     Rack,
 }
 

@@ -50,7 +50,8 @@ impl Reduction {
 }
 
 /// Proportional rate reduction as RFC 9937 §6 has it, and Linux: the window follows the flight, and an
-/// acknowledgement that reports nothing leaves it as it is. Losses found by a timer may so be repaired at once.
+/// acknowledgement that reports nothing leaves it as it is. Losses found by a timer may so be repaired at
+/// once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RateReduction {
     mss: u64,
@@ -68,8 +69,8 @@ impl RateReduction {
     }
 
     /// An acknowledgement reports `delivered` bytes as received; `in_flight` are left, and the window is to
-    /// become `target`. `is_good`: it advances and reveals no further loss; then the flight may grow back by a
-    /// segment more than has arrived (slow start reduction bound), else only by as much (conservative
+    /// become `target`. `is_good`: it advances and reveals no further loss; then the flight may grow back by
+    /// a segment more than has arrived (slow start reduction bound), else only by as much (conservative
     /// reduction bound).
     pub(crate) fn on_ack(&mut self, delivered: u64, in_flight: u64, target: u64, is_good: bool) {
         if delivered == 0 {

@@ -10,8 +10,8 @@ use crate::send_queue::SendQueue;
 /// The grain of the timestamps.
 const TICK: Duration = Duration::from_millis(1);
 
-/// What the reduction has changed, and the evidence for it: it was spurious if an acknowledgement of the first
-/// retransmission answers the original, by its timestamp (Eifel detection, RFC 3522), or if all the
+/// What the reduction has changed, and the evidence for it: it was spurious if an acknowledgement of the
+/// first retransmission answers the original, by its timestamp (Eifel detection, RFC 3522), or if all the
 /// retransmissions have arrived as duplicates (RFC 3708).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Undo {
@@ -62,8 +62,8 @@ impl Undo {
         self.unreported == Some(0)
     }
 
-    /// An acknowledgement that advances answers a segment that left in the millisecond from `echoed` on: before
-    /// the first retransmission.
+    /// An acknowledgement that advances answers a segment that left in the millisecond from `echoed` on:
+    /// before the first retransmission.
     pub(super) fn is_spurious_by_echo(&self, echoed: Option<Time>) -> bool {
         echoed.zip(self.first_retransmission).is_some_and(|(echoed, first)| echoed + TICK <= first)
     }

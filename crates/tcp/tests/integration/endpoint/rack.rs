@@ -2,25 +2,8 @@
 
 use std::time::Duration;
 
-use crate::endpoint::timeline::{MSS, Timeline, config};
-use bentpipe_tcp::{Config, Recovery, RtoLimits};
-
-const RTT: u64 = 100;
-
-fn rack() -> Config {
-    Config { rto: RtoLimits::LINUX, ..config(Recovery::Rack) }
-}
-
-/// Ten segments are out.
-fn ten_sent(config: Config) -> Timeline {
-    let mut timeline = Timeline::established(config, Duration::from_millis(RTT));
-    timeline.write(100).sends(1..=10);
-    timeline
-}
-
-fn cwnd(timeline: &Timeline) -> u64 {
-    timeline.endpoint.variables().cwnd / u64::from(MSS)
-}
+use crate::endpoint::timeline::{RTT, Timeline, cwnd, rack, ten_sent};
+use bentpipe_tcp::{Config, RtoLimits};
 
 /// One segment beyond a hole is enough, a quarter of a round trip later (§6.2, step 4 and 5).
 #[test]

@@ -2,21 +2,8 @@
 
 use std::time::Duration;
 
-use crate::endpoint::timeline::{MSS, Timeline, config};
+use crate::endpoint::timeline::{RTT, Timeline, config, cwnd, ten_sent};
 use bentpipe_tcp::{Config, Recovery, RtoLimits};
-
-const RTT: u64 = 100;
-
-/// Ten segments are out; of these the test loses some.
-fn ten_sent(config: Config) -> Timeline {
-    let mut timeline = Timeline::established(config, Duration::from_millis(RTT));
-    timeline.write(100).sends(1..=10);
-    timeline
-}
-
-fn cwnd(timeline: &Timeline) -> u64 {
-    timeline.endpoint.variables().cwnd / u64::from(MSS)
-}
 
 /// The third duplicate retransmits; each further one lets a segment go once the window allows it; the window
 /// is halved.

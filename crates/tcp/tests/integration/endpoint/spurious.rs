@@ -1,26 +1,8 @@
 //! Repairs that turn out to be spurious are taken back: F-RTO, timestamps, D-SACK.
 
-use std::time::Duration;
-
-use crate::endpoint::timeline::{MSS, Timeline, config};
-use bentpipe_tcp::{Config, Endpoint, Flags, Recovery, RtoLimits, Segment, SynOptions};
+use crate::endpoint::timeline::{MSS, RTT, Timeline, cwnd, rack, ten_sent};
+use bentpipe_tcp::{Config, Endpoint, Flags, Segment, SynOptions};
 use bentpipe_units::Time;
-
-const RTT: u64 = 100;
-
-fn rack() -> Config {
-    Config { rto: RtoLimits::LINUX, ..config(Recovery::Rack) }
-}
-
-fn ten_sent(config: Config) -> Timeline {
-    let mut timeline = Timeline::established(config, Duration::from_millis(RTT));
-    timeline.write(100).sends(1..=10);
-    timeline
-}
-
-fn cwnd(timeline: &Timeline) -> u64 {
-    timeline.endpoint.variables().cwnd / u64::from(MSS)
-}
 
 /// The initial timeout of these connections: three round trips, and not less than 200 ms beyond one.
 const RTO: u64 = 300;

@@ -5,11 +5,15 @@
 use std::time::Duration;
 
 use bentpipe_tcp::congestion::Algorithm;
-use bentpipe_tcp::{Config, Endpoint, Flags, Recovery, SackBlocks, Segment, State, SynOptions, Timestamps};
+use bentpipe_tcp::{
+    Config, Endpoint, Flags, Recovery, RtoLimits, SackBlocks, Segment, State, SynOptions, Timestamps,
+};
 use bentpipe_units::Time;
 
 /// Payload of a full segment.
 pub(crate) const MSS: u32 = 1000;
+/// The usual round trip, milliseconds.
+pub(crate) const RTT: u64 = 100;
 const PEER: u32 = 7_000;
 
 pub(crate) struct Timeline {
@@ -32,6 +36,23 @@ pub(crate) fn config(recovery: Recovery) -> Config {
         byte_counting_limit: Some(1),
         ..Config::default()
     }
+}
+
+/// RACK without its other parts.
+pub(crate) fn rack() -> Config {
+    Config { rto: RtoLimits::LINUX, ..config(Recovery::Rack) }
+}
+
+/// Ten segments are out; of these the test loses some.
+pub(crate) fn ten_sent(config: Config) -> Timeline {
+    let mut timeline = Timeline::established(config, Duration::from_millis(RTT));
+    timeline.write(100).sends(1..=10);
+    timeline
+}
+
+/// The window in segments.
+pub(crate) fn cwnd(timeline: &Timeline) -> u64 {
+    timeline.endpoint.variables().cwnd / u64::from(MSS)
 }
 
 impl Timeline {

@@ -1,0 +1,278 @@
+//! How an experiment runs its scenarios and trials, in either world: several at once, with all seeds, and again
+//! with more seeds without repeating those that have run.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bentpipe_sim::file::{Setting, Source};
+use bentpipe_sim::{FlowResult, Observer, RunResult, Scenario, Unobserved, run};
+use rayon::prelude::*;
+
+use super::Progress;
+use super::curves::rows;
+use crate::results::{Seeds, World};
+use crate::statistics::Sample;
+use crate::{Error, on_kernel};
+
+/// How an experiment runs: where, with which seeds, the progress that it reports, and what has already run.
+pub(super) struct Lab<'a> {
+    pub(super) world: World,
+    pub(super) seeds: Seeds,
+    /// Runs in real time are shorter.
+    pub(super) quick: bool,
+    progress: &'a Progress,
+    done: Done,
+}
+
+/// The runs of earlier looks. An experiment makes the same calls of [`Lab::observe`] at each look, and only its
+/// new seeds run.
+#[derive(Debug, Default)]
+struct Done {
+    calls: AtomicUsize,
+    /// By call: a `Vec<Runs<O>>`.
+    runs: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+impl Done {
+    /// The runs of this call at the look before, and its index.
+    fn next<O: Send + Sync + 'static>(&self) -> (usize, Option<Vec<Runs<O>>>) {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let done = self.runs.lock().expect("no run panicked");
+        let runs = done.get(call).map(|runs| runs.downcast_ref::<Vec<Runs<O>>>().cloned());
+        (call, runs.map(|runs| runs.expect("a look makes the calls of the one before")))
+    }
+
+    fn keep<O: Send + Sync + 'static>(&self, call: usize, runs: &[Runs<O>]) {
+        let mut done = self.runs.lock().expect("no run panicked");
+        let runs: Box<dyn Any + Send> = Box::new(runs.to_vec());
+        match done.get_mut(call) {
+            Some(place) => *place = runs,
+            None => done.push(runs),
+        }
+    }
+}
+
+impl<'a> Lab<'a> {
+    pub(super) fn new(world: World, seeds: Seeds, progress: &'a Progress) -> Self {
+        Self { world, seeds, quick: false, progress, done: Done::default() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn in_virtual_time(seeds: Seeds, progress: &'a Progress) -> Self {
+        Self::new(World::Sim, seeds, progress)
+    }
+
+    /// The same in another world, where nothing has run yet.
+    pub(super) fn in_world(&self, world: World) -> Self {
+        Self { quick: self.quick, ..Self::new(world, self.seeds, self.progress) }
+    }
+
+    /// Begins a look with so many seeds.
+    pub(super) fn begin(&mut self, seeds: u64) {
+        self.seeds.count = seeds;
+        *self.done.calls.get_mut() = 0;
+    }
+}
+
+/// Scenarios that run on the kernel at the same time. A link of 10 Mbit/s takes about a twentieth of a CPU.
+const SCENARIOS_AT_ONCE: usize = 12;
+/// The part of a scenario's time that a quick run in real time has, and its bounds.
+const QUICK: u32 = 4;
+const QUICK_RANGE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
+
+impl Lab<'_> {
+    pub(super) fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
+        let Seeds { first, count } = self.seeds;
+        (0..count).map(move |index| first.wrapping_add(index))
+    }
+
+    /// A scenario of `scenarios/` with parameters set, each as `key=value`.
+    pub(super) fn scenario(&self, file: &(&str, &str), settings: &[String]) -> Result<Scenario, Error> {
+        let settings: Vec<Setting> = settings
+            .iter()
+            .map(|setting| setting.parse().map_err(|error| Error::Scenario(format!("{error}"))))
+            .collect::<Result<_, _>>()?;
+        let source = Source::parse(file.0, file.1).map_err(|error| Error::Scenario(error.to_string()))?;
+        let mut scenario = source.with(&settings).map_err(|error| Error::Scenario(error.to_string()))?;
+        if self.quick && self.world == World::Kernel {
+            let [least, most] = QUICK_RANGE;
+            scenario.duration = (scenario.duration / QUICK).clamp(least, most).min(scenario.duration);
+        }
+        Ok(scenario)
+    }
+
+    /// The scenarios of each scheme at each point, the points of the first scheme first.
+    pub(super) fn scenarios<S: Copy, P: Copy>(
+        &self,
+        file: &(&str, &str),
+        schemes: &[S],
+        points: &[P],
+        settings: impl Fn(S, P) -> Vec<String>,
+    ) -> Result<Vec<Scenario>, Error> {
+        let pairs = schemes.iter().flat_map(|&scheme| points.iter().map(move |&point| (scheme, point)));
+        pairs.map(|(scheme, point)| self.scenario(file, &settings(scheme, point))).collect()
+    }
+
+    /// Runs each scheme at each point with each seed; by scheme, then by point.
+    pub(super) fn sweep<S: Copy, P: Copy>(
+        &self,
+        file: &(&str, &str),
+        schemes: &[S],
+        points: &[P],
+        settings: impl Fn(S, P) -> Vec<String>,
+    ) -> Result<Vec<Vec<Runs>>, Error> {
+        Ok(rows(self.run(&self.scenarios(file, schemes, points, settings)?)?, points.len()))
+    }
+
+    /// The same where the settings depend on the seed, too.
+    pub(super) fn sweep_by_seed<S: Copy, P: Copy>(
+        &self,
+        file: &(&str, &str),
+        schemes: &[S],
+        points: &[P],
+        settings: impl Fn(S, P, u64) -> Vec<String>,
+    ) -> Result<Vec<Vec<Runs>>, Error> {
+        let by_seed = self
+            .seeds()
+            .map(|seed| self.scenarios(file, schemes, points, |scheme, point| settings(scheme, point, seed)));
+        let by_seed = by_seed.collect::<Result<Vec<_>, _>>()?;
+        let scenario =
+            |index: usize, seed: u64| &by_seed[seed.wrapping_sub(self.seeds.first) as usize][index];
+        let count = schemes.len() * points.len();
+        Ok(rows(self.observe_each(count, scenario, || Unobserved)?, points.len()))
+    }
+
+    /// Runs each scenario with each seed: in virtual time on all cores, on the kernel several at a time. The
+    /// results are in the order of the scenarios.
+    pub(super) fn run(&self, scenarios: &[Scenario]) -> Result<Vec<Runs>, Error> {
+        self.observe(scenarios, || Unobserved)
+    }
+
+    /// The same, with an observer for each run.
+    pub(super) fn observe<O: Observer + Send + Sync + 'static>(
+        &self,
+        scenarios: &[Scenario],
+        observer: impl Fn() -> O + Sync,
+    ) -> Result<Vec<Runs<O>>, Error> {
+        self.observe_each(scenarios.len(), |index, _| &scenarios[index], observer)
+    }
+
+    /// Runs `count` scenarios, of which `scenario` has one for each index and seed.
+    fn observe_each<'s, O: Observer + Send + Sync + 'static>(
+        &self,
+        count: usize,
+        scenario: impl Fn(usize, u64) -> &'s Scenario + Sync,
+        observer: impl Fn() -> O + Sync,
+    ) -> Result<Vec<Runs<O>>, Error> {
+        let (call, known) = self.done.next::<O>();
+        let mut runs = known.unwrap_or_else(|| vec![Runs(Vec::new()); count]);
+        let done = runs.first().map_or(0, |runs| runs.0.len() as u64);
+        let fresh = self.seeds.count - done;
+        let jobs = count as u64 * fresh;
+        let place = |job: u64| ((job / fresh) as usize, self.seeds.first.wrapping_add(done + job % fresh));
+        let results = match self.world {
+            World::Sim => self.on_all_cores(jobs, |job| {
+                let ((index, seed), mut observer) = (place(job), observer());
+                (run(scenario(index, seed), seed, &mut observer), observer)
+            }),
+            World::Kernel => {
+                let job = |job: u64| {
+                    let (scenario, observer, place) = (&scenario, &observer, &place);
+                    move || {
+                        let ((index, seed), mut observer) = (place(job), observer());
+                        Ok((on_kernel::run(scenario(index, seed), seed, &mut observer)?, observer))
+                    }
+                };
+                self.side_by_side(SCENARIOS_AT_ONCE, (0..jobs).map(job).collect())?
+            }
+        };
+        let results: Vec<Arc<(RunResult, O)>> = results.into_iter().map(Arc::new).collect();
+        for (runs, results) in runs.iter_mut().zip(rows(results, fresh as usize)) {
+            runs.0.extend(results);
+        }
+        self.done.keep(call, &runs);
+        Ok(runs)
+    }
+
+    /// Runs jobs in virtual time. The results are in the order of the jobs.
+    fn on_all_cores<T: Send>(&self, jobs: u64, job: impl Fn(u64) -> T + Sync) -> Vec<T> {
+        self.progress.planned.fetch_add(jobs, Ordering::Relaxed);
+        let job = |index: usize| {
+            let result = job(index as u64);
+            self.progress.done.fetch_add(1, Ordering::Relaxed);
+            result
+        };
+        // One at a time, because the lengths of runs differ by orders of magnitude.
+        (0..jobs as usize).into_par_iter().with_max_len(1).map(job).collect()
+    }
+
+    /// Runs jobs in real time, `at_once` of them at the same time, so that a disturbance of the machine
+    /// affects all of these alike. The results are in the order of the jobs.
+    pub(super) fn side_by_side<T: Send>(
+        &self,
+        at_once: usize,
+        jobs: Vec<impl FnOnce() -> Result<T, Error> + Send>,
+    ) -> Result<Vec<T>, Error> {
+        self.progress.planned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        let mut results = Vec::with_capacity(jobs.len());
+        for batch in rows(jobs, at_once) {
+            std::thread::scope(|scope| {
+                let mut running = Vec::with_capacity(at_once);
+                for job in batch {
+                    running.push(scope.spawn(move || {
+                        let outcome = job();
+                        self.progress.done.fetch_add(1, Ordering::Relaxed);
+                        outcome
+                    }));
+                }
+                for job in running {
+                    results.push(job.join().expect("a measurement does not panic")?);
+                }
+                Ok::<_, Error>(())
+            })?;
+        }
+        Ok(results)
+    }
+}
+
+/// The results of one scenario with all seeds, each with its observer.
+#[derive(Debug)]
+pub(super) struct Runs<O = Unobserved>(pub(super) Vec<Arc<(RunResult, O)>>);
+
+impl<O> Clone for Runs<O> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<O> Runs<O> {
+    pub(super) fn results(&self) -> impl Iterator<Item = &RunResult> {
+        self.0.iter().map(|run| &run.0)
+    }
+
+    pub(super) fn observers(&self) -> impl Iterator<Item = &O> {
+        self.0.iter().map(|run| &run.1)
+    }
+
+    /// A measure over the seeds.
+    pub(super) fn sample(&self, measure: impl Fn(&RunResult) -> f64) -> Sample {
+        over_seeds(self.results().map(measure))
+    }
+
+    /// A measure of the observers over the seeds.
+    pub(super) fn observed(&self, measure: impl Fn(&O) -> f64) -> Sample {
+        over_seeds(self.observers().map(measure))
+    }
+
+    /// A measure of the first flow, which is the one that the scenario is about.
+    pub(super) fn first_flow(&self, measure: impl Fn(&FlowResult) -> f64) -> Sample {
+        self.sample(|run| measure(&run.flows[0]))
+    }
+}
+
+/// A measure over the seeds of an experiment, which has at least one.
+pub(super) fn over_seeds(values: impl Iterator<Item = f64>) -> Sample {
+    Sample::of(values.collect::<Vec<_>>()).expect("an experiment has a seed, and measures are finite")
+}
