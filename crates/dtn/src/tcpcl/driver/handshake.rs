@@ -51,7 +51,7 @@ async fn contact(
     match read.await {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            shared.lock().receive_eof();
+            shared.ended();
             return None;
         }
         Err(error) => {

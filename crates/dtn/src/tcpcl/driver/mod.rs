@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bentpipe_kernel::tcp_info::tcp_info;
+use bentpipe_kernel::tcp_info::{State, TcpInfo, tcp_info};
 use bentpipe_units::Time;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -65,11 +65,12 @@ pub async fn run(
     }
     let tls = settings.tls.clone();
     // TLS hides the socket, so it is duplicated.
-    let socket = stream.as_fd().try_clone_to_owned();
+    let socket = stream.as_fd().try_clone_to_owned().ok();
     let epoch = Instant::now();
     let session = Session::new(role, settings, place.clone(), Time::ZERO);
     let shared = Arc::new(Shared {
         session: Mutex::new(session),
+        socket,
         wake: Notify::new(),
         established: Notify::new(),
         agent,
@@ -81,7 +82,7 @@ pub async fn run(
     if let Some((reader, writer)) = open(&shared, stream, role, &tls, address, &mut shutdown).await {
         tokio::select! {
             () = exchange(&shared, reader, writer, shutdown) => {}
-            text = until_superseded(&shared, socket) => shared.lock().abort(EndedBy::Network, text),
+            text = until_superseded(&shared) => shared.lock().abort(EndedBy::Network, text),
         }
     }
     drop(guard);
@@ -98,6 +99,8 @@ pub async fn run(
 /// The state that both tasks share.
 struct Shared {
     session: Mutex<Session>,
+    /// For [`tcp_info`].
+    socket: Option<OwnedFd>,
     /// There may be something to write.
     wake: Notify,
     /// Notified once, when the agent has admitted the peer.
@@ -145,6 +148,21 @@ impl Shared {
         }
     }
 
+    fn info(&self) -> Option<TcpInfo> {
+        tcp_info(self.socket.as_ref()?).ok()
+    }
+
+    /// The connection has no more input. The kernel reports a reset once, to the call that comes first: if the
+    /// writer's was it, the reader sees an end like that of a peer that has closed, but the socket is closed.
+    fn ended(&self) {
+        match self.info() {
+            Some(TcpInfo { state: State::Close, .. }) => {
+                self.failed("reading", &io::ErrorKind::ConnectionReset.into());
+            }
+            _ => self.lock().receive_eof(),
+        }
+    }
+
     /// Waits for the next timer and runs it; returns at once if the session is over.
     async fn tick(&self) {
         let deadline = self.lock().deadline();
@@ -158,11 +176,10 @@ impl Shared {
 /// Completes, with the reason, when a newer session with the same peer exists and this one receives nothing,
 /// not even TCP's acknowledgement of a keepalive: the peer's host has restarted. Otherwise this session's
 /// transfers would wait for its timers, which are as long as the outages that the leg survives.
-async fn until_superseded(shared: &Shared, socket: io::Result<OwnedFd>) -> String {
-    let Ok(socket) = socket else { return std::future::pending().await };
+async fn until_superseded(shared: &Shared) -> String {
     shared.established.notified().await;
     shared.agent.superseded().await;
-    let heard = || tcp_info(&socket).ok().map(|info| info.segments_in);
+    let heard = || shared.info().map(|info| info.segments_in);
     let before = heard();
     shared.lock().probe(shared.now());
     shared.wake.notify_one();

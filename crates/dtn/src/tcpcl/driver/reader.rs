@@ -39,8 +39,8 @@ pub(super) async fn read(shared: Arc<Shared>, mut reader: Reader) {
     let mut input = InputHandler { shared: &shared, peer: None, incoming: None };
     while !shared.is_over() {
         match read_some(&mut reader, &mut buffer[filled..]).await {
-            Ok(0) => shared.lock().receive_eof(),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => shared.lock().receive_eof(),
+            Ok(0) => shared.ended(),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => shared.ended(),
             Err(error) => shared.failed("reading", &error),
             Ok(len) => {
                 filled += len;

@@ -264,12 +264,9 @@ impl Pair {
             // A window that routers set is held by the pacing and rounded up to whole segments.
             // A tail loss probe is one segment beyond it.
             let probes = here.config.recovery == Recovery::Rack && here.config.tail_loss_probe;
-            let rounded = match here.config.congestion.wants_feedback() || probes {
-                true => u64::from(here.config.mss),
-                false => 0,
-            };
-            let window =
-                variables.cwnd.max(u64::from(here.config.mss)) + rounded + u64::from(segment.is_fin());
+            let beyond = u64::from(here.config.congestion.wants_feedback()) + u64::from(probes);
+            let mss = u64::from(here.config.mss);
+            let window = variables.cwnd.max(mss) + beyond * mss + u64::from(segment.is_fin());
             // Proportional rate reduction comes down to the window in the course of a round trip.
             let reducing = variables.recovering && here.config.proportional_rate_reduction;
             assert!(
