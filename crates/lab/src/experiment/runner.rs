@@ -185,7 +185,16 @@ impl Lab<'_> {
                         Ok((on_kernel::run(scenario(index, seed), seed, &mut observer)?, observer))
                     }
                 };
-                self.side_by_side(SCENARIOS_AT_ONCE, (0..jobs).map(job).collect())?
+                // Neighbours are of the same scheme: dealt out like cards, they load the machine evenly, and the
+                // schemes of a point run at the same time.
+                let batches = jobs.div_ceil(SCENARIOS_AT_ONCE as u64).max(1);
+                let order: Vec<u64> =
+                    (0..batches).flat_map(|batch| (batch..jobs).step_by(batches as usize)).collect();
+                let results =
+                    self.side_by_side(SCENARIOS_AT_ONCE, order.iter().map(|&index| job(index)).collect())?;
+                let mut results: Vec<_> = order.into_iter().zip(results).collect();
+                results.sort_unstable_by_key(|&(index, _)| index);
+                results.into_iter().map(|(_, result)| result).collect()
             }
         };
         let results: Vec<Arc<(RunResult, O)>> = results.into_iter().map(Arc::new).collect();

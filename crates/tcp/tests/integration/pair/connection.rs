@@ -57,6 +57,9 @@ pub(crate) struct Side {
     highest: u64,
     /// The right edge of the other side's window, as it has been told.
     edge: u64,
+    /// A tail loss probe may leave: nothing has gone beyond the congestion window since the last
+    /// acknowledgement.
+    may_probe: bool,
     /// The shift of the windows that this side announces, of its SYN; whether it has offered one.
     shift: Option<u8>,
 }
@@ -75,6 +78,7 @@ impl Side {
             next_read: Time::ZERO,
             highest: 1,
             edge: 1,
+            may_probe: false,
             shift: None,
         }
     }
@@ -242,6 +246,7 @@ impl Pair {
         let here = &mut self.sides[side];
         let offset = u64::from(segment.ack.wrapping_sub(here.initial));
         here.edge = here.edge.max(offset + (u64::from(segment.window) << shift.unwrap_or(0)));
+        here.may_probe = here.config.recovery == Recovery::Rack && here.config.tail_loss_probe;
     }
 
     fn check_segment(&mut self, side: usize, segment: &Segment, again: bool) {
@@ -262,15 +267,15 @@ impl Pair {
             assert!(end <= here.edge.max(start), "side {side} sends beyond the window: {segment:?}");
             let variables = here.endpoint.variables();
             // A window that routers set is held by the pacing and rounded up to whole segments.
-            // A tail loss probe is one segment beyond it.
-            let probes = here.config.recovery == Recovery::Rack && here.config.tail_loss_probe;
-            let beyond = u64::from(here.config.congestion.wants_feedback()) + u64::from(probes);
             let mss = u64::from(here.config.mss);
-            let window = variables.cwnd.max(mss) + beyond * mss + u64::from(segment.is_fin());
-            // Proportional rate reduction comes down to the window in the course of a round trip.
+            let rounded = if here.config.congestion.wants_feedback() { mss } else { 0 };
+            let window = variables.cwnd.max(mss) + rounded + u64::from(segment.is_fin());
+            // Proportional rate reduction comes down to the window in the course of a round trip. A tail loss
+            // probe is one segment beyond whatever is in flight.
             let reducing = variables.recovering && here.config.proportional_rate_reduction;
+            let fits = reducing || variables.in_flight <= window;
             assert!(
-                reducing || variables.in_flight <= window,
+                fits || std::mem::take(&mut here.may_probe),
                 "side {side} sends beyond cwnd: {variables:?}"
             );
         }
