@@ -263,20 +263,17 @@ impl NfTables {
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| generation(message)))?
     }
 
-    /// The rules of the table `inet TABLE` as the kernel has them, to be compared with an earlier answer;
-    /// elements of sets do not count. Empty without the table.
+    /// The rules of the table `inet TABLE` as the kernel has them, one after another, to be compared with an
+    /// earlier answer; elements of sets do not count. Empty without the table.
     ///
     /// # Errors
     /// `TimedOut` if the kernel does not answer for a second, and its other errors.
-    pub fn rules_of(&mut self, table: &str) -> io::Result<Vec<u8>> {
+    pub fn rules_of(&mut self, table: &str) -> io::Result<Vec<Vec<u8>>> {
         let mut rules = Vec::new();
         self.each_rule(libc::NFPROTO_INET, Some(table), |rule| {
             // Not its handle nor that of the rule before it, which another transaction changes.
-            for (kind, payload) in attributes(rule) {
-                if matches!(kind, RULE_CHAIN | RULE_EXPRESSIONS) {
-                    rules.extend_from_slice(payload);
-                }
-            }
+            let parts = attributes(rule).filter(|(kind, _)| matches!(*kind, RULE_CHAIN | RULE_EXPRESSIONS));
+            rules.push(parts.flat_map(|(_, payload)| payload.iter().copied()).collect());
         })?;
         Ok(rules)
     }

@@ -173,29 +173,18 @@ impl Lab<'_> {
         let jobs = count as u64 * fresh;
         let place = |job: u64| ((job / fresh) as usize, self.seeds.first.wrapping_add(done + job % fresh));
         let results = match self.world {
-            World::Sim => self.on_all_cores(jobs, |job| {
+            World::Sim => self.in_parallel(jobs, |job| {
                 let ((index, seed), mut observer) = (place(job), observer());
-                (run(scenario(index, seed), seed, &mut observer), observer)
-            }),
-            World::Kernel => {
-                let job = |job: u64| {
-                    let (scenario, observer, place) = (&scenario, &observer, &place);
-                    move || {
-                        let ((index, seed), mut observer) = (place(job), observer());
-                        Ok((on_kernel::run(scenario(index, seed), seed, &mut observer)?, observer))
-                    }
-                };
-                // Neighbours are of the same scheme: dealt out like cards, they load the machine evenly, and the
-                // schemes of a point run at the same time.
-                let batches = jobs.div_ceil(SCENARIOS_AT_ONCE as u64).max(1);
-                let order: Vec<u64> =
-                    (0..batches).flat_map(|batch| (batch..jobs).step_by(batches as usize)).collect();
-                let results =
-                    self.side_by_side(SCENARIOS_AT_ONCE, order.iter().map(|&index| job(index)).collect())?;
-                let mut results: Vec<_> = order.into_iter().zip(results).collect();
-                results.sort_unstable_by_key(|&(index, _)| index);
-                results.into_iter().map(|(_, result)| result).collect()
-            }
+                Ok((run(scenario(index, seed), seed, &mut observer), observer))
+            })?,
+            // The pool's threads begin far apart in the list: its schemes load the machine at the same time,
+            // not in turn.
+            World::Kernel => pool_of(SCENARIOS_AT_ONCE)?.install(|| {
+                self.in_parallel(jobs, |job| {
+                    let ((index, seed), mut observer) = (place(job), observer());
+                    Ok((on_kernel::run(scenario(index, seed), seed, &mut observer)?, observer))
+                })
+            })?,
         };
         let results: Vec<Arc<(RunResult, O)>> = results.into_iter().map(Arc::new).collect();
         for (runs, results) in runs.iter_mut().zip(rows(results, fresh as usize)) {
@@ -205,8 +194,13 @@ impl Lab<'_> {
         Ok(runs)
     }
 
-    /// Runs jobs in virtual time. The results are in the order of the jobs.
-    fn on_all_cores<T: Send>(&self, jobs: u64, job: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    /// Runs jobs in parallel, as many at once as the pool of threads has. The results are in the order of the
+    /// jobs; jobs that have not begun when one fails do not.
+    fn in_parallel<T: Send>(
+        &self,
+        jobs: u64,
+        job: impl Fn(u64) -> Result<T, Error> + Sync,
+    ) -> Result<Vec<T>, Error> {
         self.progress.planned.fetch_add(jobs, Ordering::Relaxed);
         let job = |index: usize| {
             let result = job(index as u64);
@@ -244,6 +238,14 @@ impl Lab<'_> {
         }
         Ok(results)
     }
+}
+
+fn pool_of(threads: usize) -> Result<rayon::ThreadPool, Error> {
+    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    built.map_err(|error| Error::Transfer {
+        run: "the scenarios".into(),
+        source: std::io::Error::other(error),
+    })
 }
 
 /// The results of one scenario with all seeds, each with its observer.

@@ -203,17 +203,16 @@ impl End<'_> {
         }
     }
 
-    /// Repeats a call that has timed out, until the run is over.
+    /// Repeats a call that has timed out, until the run is over; after that nothing is sent or read any more,
+    /// however well the connection does.
     fn patiently(&self, mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-        loop {
+        while !self.stop.load(Ordering::Relaxed) {
             match call() {
                 Err(error) if crate::download::is_timeout(&error) => {}
                 outcome => return outcome,
             }
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
         }
+        Err(io::ErrorKind::Interrupted.into())
     }
 
     fn is_over(&self) -> bool {

@@ -134,3 +134,15 @@ fn a_flow_that_cannot_connect_ends_so_and_the_run_with_it() {
     assert!((1.9..2.5).contains(&result.seconds), "{result:?}");
     assert!(result.links[1].reverse.dropped.outage > 0, "{result:?}");
 }
+
+/// Data that never pauses keep no end from noticing that the run is over.
+#[test]
+fn a_flow_without_end_ends_with_the_run() {
+    if missing() {
+        return;
+    }
+    let text = TEXT.replace("bytes = \"2MB\"\n", "").replace("duration = \"20s\"", "duration = \"2s\"");
+    let result = on_kernel::run(&scenario(&text), 7, &mut bentpipe_sim::Unobserved).unwrap();
+    assert!(!result.flows[0].complete && result.flows[0].bytes > 100_000, "{result:?}");
+    assert!((1.9..2.5).contains(&result.seconds), "{result:?}");
+}

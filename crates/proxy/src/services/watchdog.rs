@@ -66,7 +66,7 @@ struct Supervisor {
     next_divert_check: Instant,
     /// The rules as the kernel had them when they were loaded, and the state of the whole rule set when they
     /// were last seen to be so. `None` until they are looked at.
-    rules: Option<(Vec<u8>, u32)>,
+    rules: Option<(Vec<Vec<u8>>, u32)>,
     /// When to read again what the rules count.
     next_count: Instant,
     /// The contents of the sets.
@@ -281,10 +281,18 @@ impl Supervisor {
         match &mut self.rules {
             None => self.rules = Some((there, generation)),
             Some((loaded, seen)) if *loaded == there => *seen = generation,
-            Some(_) => {
+            Some((loaded, _)) => {
+                let (were, are) = (loaded.len(), there.len());
+                let same = loaded.iter().zip(&there).take_while(|(before, now)| before == now).count();
                 self.known = OverLimit::default();
                 match interception.restore(self.takes) {
-                    Ok(()) => tracing::warn!("another program changed the interception rules: restored"),
+                    Ok(()) => tracing::warn!(
+                        were,
+                        are,
+                        same,
+                        "another program changed the interception rules, from number {} on: restored",
+                        same + 1
+                    ),
                     Err(error) => {
                         self.log_failure(&format!("cannot restore the rules: {error}"));
                     }
