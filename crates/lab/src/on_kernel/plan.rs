@@ -207,11 +207,7 @@ impl Plan {
         for (splitter, legs) in flow.splitters.iter().zip(flow.legs.windows(2)) {
             self.hosts[splitter.node].forwards = true;
             let (incoming, outgoing) = (*last_hop(&legs[0]), legs[1].path[0]);
-            let arrives = LegPlan {
-                rtt: round_trip(scenario, &legs[0]),
-                receive_buffer: Some(legs[0].receiver.receive_buffer),
-                ..LegPlan::default()
-            };
+            let arrives = LegPlan::of_receiver(scenario, &legs[0]);
             let leaves = LegPlan::of_sender(scenario, &legs[1])?;
             for (hop, leg) in [(incoming, arrives), (outgoing, leaves)] {
                 let legs = &mut self.hosts[splitter.node].legs;
@@ -368,6 +364,22 @@ impl LegPlan {
             });
         }
         Ok(plan)
+    }
+
+    /// What the daemon needs where a leg arrives. XCP's receiver returns the feedback, so it must speak XCP, too.
+    fn of_receiver(scenario: &Scenario, leg: &LegSpec) -> Self {
+        let plan = Self {
+            rtt: round_trip(scenario, leg),
+            receive_buffer: Some(leg.receiver.receive_buffer),
+            ..Self::default()
+        };
+        if !leg.sender.congestion.wants_feedback() {
+            return plan;
+        }
+        let hop = last_hop(leg);
+        let config = &scenario.links[hop.link].config;
+        let back = if hop.forward { &config.reverse } else { &config.forward };
+        Self { congestion: Some(kernel_name(leg.sender.congestion)), rate: back.rate, ..plan }
     }
 
     /// Both as one; `None` if they contradict each other.
@@ -573,6 +585,16 @@ mod tests {
         let back = &plan.hosts[terminal].routes[&flow.source];
         assert!(back.ends_with("advmss 1012 quickack 1"), "{back}");
         assert!(plan.differences.iter().any(|what| what.contains("RACK")), "{:?}", plan.differences);
+    }
+
+    #[test]
+    fn both_ends_of_a_leg_with_xcp_speak_it() {
+        let boxes = scenario(BOXES, &[]);
+        let plan = Plan::of(&boxes).unwrap();
+        for name in ["gateway", "terminal"] {
+            let text = plan.daemon(node(&boxes, name)).unwrap();
+            assert!(text.contains("congestion = \"p-xcp\""), "{text}");
+        }
     }
 
     #[test]
