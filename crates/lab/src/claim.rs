@@ -17,7 +17,7 @@
 
 mod test;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use test::{Judged, Shown};
 pub use test::{Range, Test};
@@ -34,7 +34,7 @@ pub struct Claim {
 }
 
 /// Whose claim it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Label {
     /// The publication's, in its text or a figure. The number that stands for a word like "slightly" is ours.
@@ -46,7 +46,7 @@ pub enum Label {
 }
 
 /// What the data say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// They show it.
@@ -64,7 +64,7 @@ pub struct Level {
 }
 
 /// Whether a claim holds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The claim, a sentence.
     pub claim: String,
@@ -76,6 +76,8 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// The ends of the range that the decisive quantity must lie in, in SI units; `None`: it has no such end.
     pub margin: [Option<f64>; 2],
+    /// The same in the unit that people see: `0.95 to 1.05 times`.
+    pub range: String,
     /// The smallest difference that so many seeds detect with a probability of 80%: from the end of a range
     /// to a value for which the claim would have agreed, or, with two ends, the narrowest range around the
     /// truth. In the unit of the margin, and for ratios relative; for a claim about every run, the share of
@@ -83,6 +85,9 @@ pub struct Verdict {
     pub power: Option<f64>,
     /// The observation, with the intervals that decided.
     pub observed: String,
+    /// How sure that is: the intervals' confidence, the number of seeds, and the power in the unit that people
+    /// see. `None` where one run refutes the claim.
+    pub certainty: Option<String>,
 }
 
 impl Claim {
@@ -147,12 +152,14 @@ impl Claim {
             reference: self.reference.clone(),
             outcome,
             margin: self.tests[decisive].range().ends(),
+            range: self.tests[decisive].describe_range(self.shown),
             power: judged[decisive].power,
-            observed: self.observed(level, &judged, decisive),
+            observed: self.observed(&judged, decisive),
+            certainty: self.tests[decisive].certainty(&judged[decisive], level, self.shown),
         }
     }
 
-    fn observed(&self, level: Level, judged: &[Judged], decisive: usize) -> String {
+    fn observed(&self, judged: &[Judged], decisive: usize) -> String {
         const MOST: usize = 8;
         let line = |index: usize| self.tests[index].describe(&judged[index], self.shown);
         let mut text = if judged.len() <= MOST {
@@ -170,9 +177,6 @@ impl Claim {
         };
         if let Some(note) = &self.note {
             text += &format!("; {note}");
-        }
-        if let Some(how) = self.tests[decisive].certainty(&judged[decisive], level, self.shown) {
-            text += &format!(" ({how})");
         }
         text
     }
@@ -225,6 +229,14 @@ impl Verdict {
     /// Whether the data show the claim.
     pub fn agrees(&self) -> bool {
         self.outcome == Outcome::Agrees
+    }
+
+    /// The observation and how sure it is, in one line.
+    pub fn observation(&self) -> String {
+        match &self.certainty {
+            Some(certainty) => format!("{} ({certainty})", self.observed),
+            None => self.observed.clone(),
+        }
     }
 }
 
@@ -377,7 +389,21 @@ mod tests {
         let verdict = claim.noting("at most 11.0").judge(Level::of_looks(1));
         let expected =
             "10.0 Mbit/s [9.6, 10.4] at 60 km/h; at most 11.0 (90% intervals, 16 seeds; detects 0.7 Mbit/s)";
-        assert_eq!(verdict.observed, expected);
+        assert_eq!(verdict.observation(), expected);
+        assert_eq!(verdict.range, "9 Mbit/s or more");
         assert_eq!((verdict.margin, verdict.reference.as_deref()), ([Some(9.0), None], Some("figure 4")));
+    }
+
+    #[test]
+    fn a_range_is_told_in_the_unit_of_the_claim_with_all_its_digits() {
+        let told = |range: Range, unit, size| {
+            let claim = Claim::ours("it is").shown_in(unit, size, 0).with(range.of_mean(&sixteen()));
+            claim.judge(Level::of_looks(1)).range
+        };
+        assert_eq!(told(Range::between(0.95, 1.05), "times", 1.0), "0.95 to 1.05 times");
+        assert_eq!(told(Range::between(33.0, 33.0), "tunnels", 1.0), "33 tunnels");
+        assert_eq!(told(Range::at_most(0.07), "%", 0.01), "7% or less");
+        assert_eq!(told(Range::above(1.5e6), "Mbit/s", 1e6), "more than 1.5 Mbit/s");
+        assert_eq!(told(Range::below(0.1), "ms", 1e-3), "less than 100 ms");
     }
 }

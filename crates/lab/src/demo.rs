@@ -1,5 +1,6 @@
 //! The same download over a satellite by several schemes, side by side.
 
+mod table;
 pub mod virtual_time;
 
 use std::time::{Duration, Instant};
@@ -237,16 +238,25 @@ fn cross(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<(D
 }
 
 impl Comparison {
-    /// Bytes over time, a line for each scheme.
+    /// A row for each scheme: its goodput, the share of the limit, and the gain over the slowest scheme.
+    pub fn to_text(&self) -> String {
+        table::text(self)
+    }
+
+    /// Bytes over time, a line for each scheme. The time is logarithmic: the fast schemes are done while the slow
+    /// ones have hardly begun.
     pub fn figure(&self) -> Figure {
         let line = |run: &Run| {
-            let points = run.timeline.iter().map(|(at, bytes)| (at.as_secs_f64(), *bytes as f64 / 1e6));
+            // The time before the first byte would take a third of a logarithmic axis.
+            let points = run.timeline.iter().filter(|(_, bytes)| *bytes > 0);
+            let points = points.map(|(at, bytes)| (at.as_secs_f64(), *bytes as f64 / 1e6));
             Series::new(run.label(), Style::Line, points)
         };
-        let (x, y) = (Axis::new("time since the connection began", "s"), Axis::new("received", "MB"));
+        let x = Axis::new("time since the connection began", "s").log();
+        let y = Axis::new("received", "MB");
         let plot = Plot::new("A download over a GEO satellite", x, y);
         let plot = self.runs.iter().rev().map(line).fold(plot, Plot::with);
-        Plot { legend: Legend::LowerRight, ..plot }.into()
+        Plot { legend: Legend::UpperLeft, ..plot }.into()
     }
 }
 

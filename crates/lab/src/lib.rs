@@ -2,8 +2,9 @@
 //! table, a figure and a JSON document.
 //!
 //! [`topology::Topology`] builds client, gateway and server with a satellite link between the first two;
-//! [`download`] moves a stream and checks every byte of it; [`demo`] compares several schemes; [`report`] and
-//! [`figure`] show the result. The published experiments are in [`experiment`].
+//! [`download`] moves a stream and checks every byte of it; [`demo`] compares several schemes; and [`figure`]
+//! shows the result. The published experiments are in [`experiment`], and [`report`] makes a page of their
+//! results.
 #![forbid(unsafe_code)]
 
 pub mod claim;
@@ -14,6 +15,7 @@ pub mod download;
 pub mod experiment;
 pub mod figure;
 mod file;
+mod number;
 pub mod on_kernel;
 pub mod outage;
 pub mod reach;
@@ -74,6 +76,14 @@ pub enum Error {
     /// A scenario of an experiment is not valid.
     #[error("cannot set up the experiment: {0}")]
     Scenario(String),
+    /// A folder of results could not be read.
+    #[error("cannot read {path}: {message}")]
+    Read {
+        /// The folder.
+        path: String,
+        /// Why.
+        message: String,
+    },
     /// A figure or a table could not be written.
     #[error("cannot write {path}: {message}")]
     Write {

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::claim::Level;
@@ -16,8 +16,11 @@ use crate::figure::Figure;
 use crate::file::write_whole;
 use crate::table::Table;
 
+/// What is behind an experiment's name in that of its results from the kernel.
+const KERNEL_SUFFIX: &str = "-kernel";
+
 /// The outcome of one experiment.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// The experiment's name, also of its files: small letters, digits and hyphens.
     pub name: String,
@@ -33,6 +36,8 @@ pub struct Results {
     /// The seeds with which it began, and with how many it would have ended.
     #[serde(flatten)]
     pub plan: Plan,
+    /// Whether scenarios were shortened on the kernel: a look, not a result.
+    pub quick: bool,
     /// The claims, and whether they hold.
     pub verdicts: Vec<Verdict>,
     /// The numbers.
@@ -44,7 +49,7 @@ pub struct Results {
 }
 
 /// Where an experiment ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum World {
     /// In virtual time.
@@ -54,7 +59,7 @@ pub enum World {
 }
 
 /// Consecutive seeds, one for each run of a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seeds {
     /// How many.
     #[serde(rename = "seeds")]
@@ -66,7 +71,7 @@ pub struct Seeds {
 
 /// How many seeds an experiment has: it looks at the claims after `from` seeds, and again after more as long
 /// as one is undecided, up to `most`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The seeds of the first look, one or more.
     #[serde(rename = "from_seeds")]
@@ -76,8 +81,24 @@ pub struct Plan {
     pub most: u64,
 }
 
+/// What is run: an experiment, where, and with which seeds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invocation {
+    /// The experiment's name, which is the same in both worlds.
+    pub experiment: String,
+    /// Where it runs.
+    pub world: World,
+    /// The first seed.
+    pub first_seed: u64,
+    /// With how many seeds it begins and ends.
+    #[serde(flatten)]
+    pub plan: Plan,
+    /// Whether scenarios are shortened on the kernel.
+    pub quick: bool,
+}
+
 /// A table or figure, and the suffix of its file's name if the experiment has several.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part<T> {
     /// Small letters, digits and hyphens: `by-speed`.
     pub suffix: String,
@@ -94,6 +115,10 @@ pub struct Written {
     pub tables: Vec<PathBuf>,
     /// The page that shows everything, Markdown.
     pub page: Option<PathBuf>,
+    /// All of it for the report, JSON.
+    pub record: Option<PathBuf>,
+    /// The report on all results in the folder, HTML.
+    pub report: Option<PathBuf>,
 }
 
 /// The JSON document of an experiment.
@@ -114,6 +139,16 @@ impl Results {
     /// The claims that the data refute.
     pub fn contradicted(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Contradicts)
+    }
+
+    /// What was run.
+    pub fn invocation(&self) -> Invocation {
+        let experiment = match self.world {
+            World::Sim => &self.name,
+            World::Kernel => self.name.strip_suffix(KERNEL_SUFFIX).unwrap_or(&self.name),
+        };
+        let (experiment, first_seed) = (experiment.to_owned(), self.seeds.first);
+        Invocation { experiment, world: self.world, first_seed, plan: self.plan, quick: self.quick }
     }
 
     /// The title, the tables and the verdicts for a terminal.
@@ -143,12 +178,32 @@ impl Results {
         for (path, text) in texts.iter().rev() {
             write_whole(path, text)?;
         }
-        Ok(Written { page: Some(page), figures, tables })
+        Ok(Written { page: Some(page), figures, tables, ..Written::default() })
     }
 
     /// The results as a JSON document, with the paths of the files that were `written`.
     pub fn document<'a>(&'a self, written: &'a Written) -> Document<'a> {
         Document { results: self, written }
+    }
+}
+
+impl Invocation {
+    /// The name of its results and their files: of those from the kernel, the experiment's with an ending.
+    pub fn name(&self) -> String {
+        match self.world {
+            World::Sim => self.experiment.clone(),
+            World::Kernel => format!("{}{KERNEL_SUFFIX}", self.experiment),
+        }
+    }
+
+    /// The command that repeats it. On the kernel it needs root.
+    pub fn command(&self) -> String {
+        let Self { experiment, world, first_seed, plan: Plan { from, most }, quick } = self;
+        let quick = if *quick { " --quick" } else { "" };
+        format!(
+            "bentpipe lab run {experiment} --on {world} --seed {first_seed} --seeds {from} --max-seeds \
+             {most}{quick}"
+        )
     }
 }
 
@@ -230,7 +285,7 @@ fn refused(path: &Path, message: String) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs;
 
     use super::*;
@@ -255,7 +310,7 @@ mod tests {
         ]
     }
 
-    pub(super) fn results() -> Results {
+    pub(crate) fn results() -> Results {
         let summary = Summary::of(&[4.1e6, 4.3e6, 4.2e6]);
         let columns =
             vec![Column::new("way", "way"), Column::new("goodput", "goodput_bps").shown_in("Mbit/s", 1e6)];
@@ -270,6 +325,7 @@ mod tests {
             world: World::Sim,
             seeds: Seeds { first: 1, count: 3 },
             plan: Plan { from: 3, most: 12 },
+            quick: false,
             verdicts: claims().map(|claim| claim.judge(Level::of_looks(1))).into(),
             tables: vec![Part::new("by-way", table)],
             figures: vec![Part::new("speed", plot)],
@@ -374,6 +430,23 @@ mod tests {
         assert!(json["verdicts"][2]["observed"].as_str().unwrap().starts_with("32 tunnels"));
         assert_eq!(json["tables"], serde_json::json!(["out/a.csv"]));
         assert_eq!(json["figures"], serde_json::json!([]));
+    }
+
+    #[test]
+    fn the_command_repeats_it_in_its_world() {
+        let command = "bentpipe lab run psats09-fig4 --on sim --seed 1 --seeds 3 --max-seeds 12";
+        assert_eq!(results().invocation().command(), command);
+        let quick = Results {
+            name: "psats09-fig4-kernel".into(),
+            world: World::Kernel,
+            quick: true,
+            plan: Plan::fixed(1),
+            ..results()
+        };
+        let invocation = quick.invocation();
+        assert_eq!(invocation.name(), quick.name);
+        let command = "bentpipe lab run psats09-fig4 --on kernel --seed 1 --seeds 1 --max-seeds 1 --quick";
+        assert_eq!(invocation.command(), command);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The values of one quantity, one for each seed and in the order of the seeds. There is at least one, and
 /// all are finite.
@@ -28,11 +28,13 @@ pub struct Summary {
 }
 
 /// A value, with half the width of its 95% confidence interval where several runs gave it one.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The value, for several runs their mean.
+    #[serde(with = "crate::number")]
     pub value: f64,
     /// Half the interval's width, in the value's unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub half_width: Option<f64>,
 }
 

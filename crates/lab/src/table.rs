@@ -1,4 +1,4 @@
-//! Tables of results: one set of rows, for people as aligned text or Markdown, and for programs as CSV.
+//! Tables of results: one set of rows, for people as aligned text, Markdown or HTML, and for programs as CSV.
 //!
 //! People read rounded numbers in handy units (`3.42 ± 0.12` under "goodput (Mbit/s)"); programs read all
 //! digits in SI units under a key (`goodput_bps_mean`, `goodput_bps_ci95`). Cells hold SI values; the column
@@ -7,6 +7,7 @@
 mod csv;
 
 use bentpipe_table::{self as table, Align};
+use serde::{Deserialize, Serialize};
 
 use crate::statistics::Estimate;
 
@@ -14,7 +15,7 @@ use crate::statistics::Estimate;
 const NOTHING: &str = "–";
 
 /// Rows under named columns.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     /// Its title.
     pub title: String,
@@ -23,7 +24,7 @@ pub struct Table {
 }
 
 /// A column: its name for people, its key for programs, its unit.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Column {
     /// The heading, without the unit.
     pub name: String,
@@ -34,7 +35,7 @@ pub struct Column {
 }
 
 /// A unit of measurement that people see.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Unit {
     /// Its symbol.
     pub symbol: String,
@@ -43,12 +44,13 @@ pub struct Unit {
 }
 
 /// One place in a table.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Cell {
     /// Text.
     Text(String),
     /// A number in the SI unit of its column, and how many decimals people see of it.
-    Number(f64, usize),
+    Number(#[serde(with = "crate::number")] f64, usize),
     /// A mean with half the width of its 95% confidence interval, and how many decimals people see of both.
     Interval(Estimate, usize),
     /// No value.
@@ -93,6 +95,12 @@ impl Table {
     pub fn to_markdown(&self) -> String {
         let (headings, rows) = self.rendered(table::escape_markdown);
         table::markdown(&self.aligned(&headings), &rows)
+    }
+
+    /// A table of HTML, without the title.
+    pub fn to_html(&self) -> String {
+        let (headings, rows) = self.rendered(str::to_owned);
+        table::html(&self.aligned(&headings), &rows)
     }
 
     /// Comma-separated values (RFC 4180), but with the line ends of Unix. Numbers are in the SI units of the
@@ -266,7 +274,7 @@ a|b,,,
     fn text_cannot_steer_a_terminal_or_break_a_line() {
         let mut table = Table::new("t\u{1b}[31m", vec![Column::new("a", "a")]);
         table.push(vec![Cell::text("x\ny\u{7}")]);
-        for shown in [table.to_text(), table.to_markdown()] {
+        for shown in [table.to_text(), table.to_markdown(), table.to_html()] {
             assert!(!shown.contains('\u{1b}') && shown.contains("x y"), "{shown:?}");
         }
     }

@@ -1,5 +1,7 @@
-//! Tables as aligned text for terminals, as Markdown, and as CSV.
+//! Tables as aligned text for terminals, as Markdown, as HTML, and as CSV.
 #![forbid(unsafe_code)]
+
+use std::fmt;
 
 /// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +49,24 @@ pub fn markdown<R: AsRef<[String]>>(headings: &[Heading<'_>], rows: &[R]) -> Str
     text
 }
 
+/// A table of HTML. Headings and cells are text, which is escaped; numbers have the class `number`.
+pub fn html<R: AsRef<[String]>>(headings: &[Heading<'_>], rows: &[R]) -> String {
+    let class = |align: Align| if align == Align::Right { " class=\"number\"" } else { "" };
+    let cells = |tag: &str, cells: &mut dyn Iterator<Item = (&str, Align)>| -> String {
+        let cell = |(text, align)| format!("<{tag}{}>{}</{tag}>", class(align), EscapedHtml(text));
+        format!("<tr>{}</tr>\n", cells.map(cell).collect::<String>())
+    };
+    let head = cells("th", &mut headings.iter().copied());
+    let row = |row: &R| {
+        let texts = row.as_ref().iter().map(String::as_str);
+        cells("td", &mut texts.zip(headings.iter().map(|(_, align)| *align)))
+    };
+    format!(
+        "<table>\n<thead>\n{head}</thead>\n<tbody>\n{}</tbody>\n</table>\n",
+        rows.iter().map(row).collect::<String>()
+    )
+}
+
 /// Records as comma-separated values (RFC 4180), but with the line ends of Unix.
 pub fn csv<R: AsRef<[String]>>(records: impl IntoIterator<Item = R>) -> String {
     let mut writer = csv::WriterBuilder::new().flexible(true).from_writer(Vec::new());
@@ -67,6 +87,25 @@ pub fn escape_markdown(text: &str) -> String {
         escaped.push(letter);
     }
     escaped
+}
+
+/// Text for HTML, within an element or an attribute in quotation marks. Control characters, which HTML does not
+/// allow, become spaces.
+#[derive(Debug, Clone, Copy)]
+pub struct EscapedHtml<'a>(pub &'a str);
+
+impl fmt::Display for EscapedHtml<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|letter| match letter {
+            '&' => f.write_str("&amp;"),
+            '<' => f.write_str("&lt;"),
+            '>' => f.write_str("&gt;"),
+            '"' => f.write_str("&quot;"),
+            '\'' => f.write_str("&#39;"),
+            letter if letter.is_control() => f.write_str(" "),
+            letter => fmt::Write::write_char(f, letter),
+        })
+    }
 }
 
 /// Text for a terminal: control characters, which could move the cursor or change colours, are replaced.
@@ -95,6 +134,17 @@ mod tests {
         let text = markdown(&[("a", Align::Left), ("b", Align::Right)], &[["x".into(), "1".into()]]);
         assert_eq!(text, "| a | b |\n|---|---:|\n| x | 1 |\n");
         assert_eq!(escape_markdown("a|b*"), "a\\|b\\*");
+    }
+
+    #[test]
+    fn html_aligns_numbers_and_no_text_is_markup() {
+        let rows = [["<b>&\u{1b}".into(), "1".into()]];
+        let text = html(&[("a'\"", Align::Left), ("n", Align::Right)], &rows);
+        assert_eq!(
+            text,
+            "<table>\n<thead>\n<tr><th>a&#39;&quot;</th><th class=\"number\">n</th></tr>\n</thead>\n<tbody>\n\
+             <tr><td>&lt;b&gt;&amp; </td><td class=\"number\">1</td></tr>\n</tbody>\n</table>\n"
+        );
     }
 
     #[test]

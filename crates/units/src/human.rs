@@ -1,6 +1,8 @@
 //! Measured quantities in a form for people, rounded. What is configured is shown as it is written: by
 //! `Display`.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 /// Three digits and a unit: `4.67 Mbit/s`.
 pub fn rate(bits_per_second: f64) -> String {
     scaled(bits_per_second, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
@@ -40,6 +42,40 @@ pub fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
+/// UTC with milliseconds (RFC 3339 §5.6). A time before 1970 is shown as its beginning.
+pub fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
+}
+
+/// The date of a day after 1970-01-01, in the Gregorian calendar: whole cycles of 400 years, then the years
+/// and months of what is left.
+fn date(days: u64) -> (u64, u64, u64) {
+    const CYCLE: u64 = 146_097;
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut left) = (1970 + days / CYCLE * 400, days % CYCLE);
+    loop {
+        let length = if is_leap(year) { 366 } else { 365 };
+        if left < length {
+            break;
+        }
+        left -= length;
+        year += 1;
+    }
+    let february = if is_leap(year) { 29 } else { 28 };
+    for (month, length) in (1..).zip([31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]) {
+        if left < length {
+            return (year, month, left + 1);
+        }
+        left -= length;
+    }
+    unreachable!("the months of a year have as many days as the year");
+}
+
 fn two(large: u64, unit: &str, small: u64, small_unit: &str) -> String {
     match small {
         0 => format!("{large} {unit}"),
@@ -64,6 +100,8 @@ fn scaled(value: f64, units: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -111,6 +149,26 @@ mod tests {
             (273_600.0, "3 d 4 h"),
         ] {
             assert_eq!(span(time), text);
+        }
+    }
+
+    #[test]
+    fn a_time_is_utc_with_milliseconds() {
+        let at = |millis| rfc3339(UNIX_EPOCH + Duration::from_millis(millis));
+        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(951_782_399_999), "2000-02-28T23:59:59.999Z");
+        assert_eq!(at(951_782_400_000), "2000-02-29T00:00:00.000Z");
+        assert_eq!(at(1_795_391_025_250), "2026-11-22T23:43:45.250Z");
+        assert_eq!(at(4_107_542_400_000), "2100-03-01T00:00:00.000Z");
+        assert_eq!(rfc3339(UNIX_EPOCH - Duration::from_secs(1)), at(0));
+    }
+
+    #[test]
+    fn dates_follow_each_other() {
+        for day in 0..200_000 {
+            let (today, tomorrow) = (date(day), date(day + 1));
+            assert!(today < tomorrow);
+            assert!(tomorrow.2 == today.2 + 1 || (tomorrow.2 == 1 && today.2 >= 28), "{today:?}");
         }
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use bentpipe_lab::demo::{Comparison, Scheme, Settings, compare, virtual_time};
 use bentpipe_lab::download::Progress;
-use bentpipe_lab::report;
 use bentpipe_testbed::require;
 use bentpipe_units::{ByteCount, Probability, Rate, Span};
 use clap::{Args, ValueEnum};
@@ -137,7 +136,7 @@ impl Demo {
         if self.json {
             super::print_json(comparison)
         } else {
-            super::print(&format!("\n{}", report::table(comparison)))
+            super::print(&format!("\n{}", comparison.to_text()))
         }
     }
 }

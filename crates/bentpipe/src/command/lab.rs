@@ -2,9 +2,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use bentpipe_lab::experiment::{self, Experiment, Progress};
-use bentpipe_lab::results::{self, Plan, Results, Written};
+use bentpipe_lab::report::{Journal, PAGE, Report};
+use bentpipe_lab::results::{self, Invocation, Plan, Results, Written};
 use bentpipe_testbed::require;
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -28,6 +29,7 @@ pub(crate) struct Lab {
 enum LabCommand {
     List(List),
     Run(Run),
+    Report(Join),
 }
 
 /// List the experiments.
@@ -38,7 +40,10 @@ struct List {
     json: bool,
 }
 
-/// Run experiments: print tables and verdicts, write figures, CSV and a page for each.
+/// Run experiments: print tables and verdicts, write figures, CSV and a page for each, and a report on all.
+///
+/// The report is report.html in the folder: one page with everything, written anew as each experiment finishes. An
+/// experiment that fails is told there, and the others run nevertheless.
 ///
 /// Each claim agrees with the data, is contradicted by them, or is undecided. A claim that is contradicted is
 /// a result like any other: the exit code is 0 when the experiments have run.
@@ -76,6 +81,20 @@ struct Run {
     json: bool,
 }
 
+/// Write the report of results that were written before, and join those of several folders.
+///
+/// Each experiment is shown in both worlds side by side. Where several folders have it in the same world, the newest
+/// results count.
+#[derive(Debug, Args)]
+struct Join {
+    /// Folders that `lab run` has written to.
+    #[arg(required = true, value_name = "FOLDER")]
+    folders: Vec<PathBuf>,
+    /// The page; without it report.html in the first folder.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum World {
     /// In virtual time.
@@ -101,6 +120,7 @@ impl Lab {
         match self.command {
             LabCommand::List(list) => list.run(),
             LabCommand::Run(run) => run.run(),
+            LabCommand::Report(join) => join.run(),
         }
     }
 }
@@ -138,15 +158,37 @@ impl Run {
         }
         let runs = self.runs()?;
         super::laboratory::prepare_folder(&self.out)?;
-        let mut documents = Vec::new();
-        for (experiment, world, plan) in runs {
-            let results = run_with_progress(experiment, world, self.seed, self.quick, plan)?;
-            let written = results.write(&self.out)?;
+        let invocations: Vec<Invocation> =
+            runs.iter().map(|&(experiment, world, plan)| self.invocation(experiment, world, plan)).collect();
+        let mut journal = Journal::begin(&self.out, &invocations)?;
+        let (mut documents, mut failures) = (Vec::new(), Vec::new());
+        for ((experiment, world, plan), invocation) in runs.into_iter().zip(&invocations) {
+            journal.started(invocation)?;
+            let results = match run_with_progress(experiment, world, self.seed, invocation.quick, plan) {
+                Ok(results) => results,
+                Err(error) => {
+                    journal.failed(format!("{error:#}"))?;
+                    if invocations.len() > 1 {
+                        super::print_note(format_args!("{error:#}"));
+                    }
+                    failures.push(error);
+                    continue;
+                }
+            };
+            let written = journal.finished(&results)?;
             if self.json {
                 documents.push(serde_json::to_value(results.document(&written))?);
             } else {
                 super::print(&format!("{}\n", results.to_text()))?;
                 print_files(&written);
+            }
+        }
+        match (invocations.len(), failures.len()) {
+            (1, 1) => return Err(failures.remove(0)),
+            (_, 0) => (),
+            (all, failed) => {
+                let report = self.out.join(PAGE);
+                return Err(anyhow!("{failed} of {all} experiments have failed: see {}", report.display()));
             }
         }
         if self.json {
@@ -155,8 +197,15 @@ impl Run {
                 _ => serde_json::json!({ "experiments": documents }),
             };
             super::print_json(&document)?;
+        } else {
+            super::print_note(format_args!("The report: {}", self.out.join(PAGE).display()));
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn invocation(&self, experiment: &Experiment, world: results::World, plan: Plan) -> Invocation {
+        let quick = self.quick && world == results::World::Kernel;
+        experiment.invocation(world, self.seed, plan, quick)
     }
 
     /// The named experiments, each once in each world, with their seeds. All names are looked up, also those
@@ -172,12 +221,14 @@ impl Run {
             for experiment in experiments {
                 for &world in self.on.all() {
                     let able = experiment.worlds().contains(&world);
-                    // Named alone and only for a world that it does not have, it says so when it is run.
-                    let wanted = able || (name != ALL && self.on != World::Both);
+                    // Named, and only for a world that it does not have: nothing runs.
+                    if name != ALL && self.on != World::Both {
+                        experiment.require(world).context("no experiment was run")?;
+                    }
                     let new = |(other, at, _): &&(&Experiment, results::World, Plan)| {
                         other.name == experiment.name && *at == world
                     };
-                    if wanted && !found.iter().any(|other| new(&other)) {
+                    if able && !found.iter().any(|other| new(&other)) {
                         found.push((experiment, world, self.plan(experiment, world)?));
                     }
                 }
@@ -206,6 +257,22 @@ impl Run {
             u64::MAX - most
         );
         Ok(Plan { from, most })
+    }
+}
+
+impl Join {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let report = Report::read(&self.folders)?;
+        let folders = self.folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>();
+        ensure!(
+            !report.is_empty(),
+            "no results in {}: bentpipe lab run NAME --out DIR writes NAME.result.json there",
+            folders.join(", ")
+        );
+        let page = self.out.unwrap_or_else(|| self.folders[0].join(PAGE));
+        report.write(&page)?;
+        super::print(&format!("{}\n", page.display()))?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 

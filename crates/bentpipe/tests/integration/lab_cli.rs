@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::common::{
     assert_failure_on_a_full_disk, assert_misuse, assert_numbers, assert_success_without_reader,
@@ -71,12 +72,18 @@ fn one_experiment_is_the_promised_document_and_several_are_a_list_of_them() {
     assert_eq!(names, [QUICK, RANDOM], "each once, in the order of the arguments");
 }
 
-/// What an experiment prints and writes, with this many threads.
+/// What an experiment prints and writes, with this many threads; without what tells the time.
 fn outcome(threads: &str) -> (String, BTreeMap<String, Vec<u8>>) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = command(&["lab", "run", RANDOM, "--seeds", "2", "--seed", "5", "--out", "out"]);
     let output = command.current_dir(&folder).env("RAYON_NUM_THREADS", threads).output().unwrap();
-    (success(&output), files_of(&folder.path().join("out")))
+    let mut files = files_of(&folder.path().join("out"));
+    assert!(files.remove("report.html").unwrap().starts_with(b"<!DOCTYPE html>"));
+    let record = files.get_mut("pepsal-fairness.result.json").unwrap();
+    let mut document: Value = serde_json::from_slice(record).unwrap();
+    assert_texts(&document.as_object_mut().unwrap().remove("origin").unwrap(), &["began"]);
+    *record = document.to_string().into_bytes();
+    (success(&output), files)
 }
 
 fn files_of(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -88,9 +95,75 @@ fn files_of(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 fn the_same_command_prints_and_writes_the_same_bytes_on_any_number_of_threads() {
     let first = outcome("1");
     let names: Vec<&str> = first.1.keys().map(String::as_str).collect();
-    assert_eq!(names, ["pepsal-fairness.csv", "pepsal-fairness.md", "pepsal-fairness.svg"]);
+    assert_eq!(names, ["csv", "md", "result.json", "svg"].map(|ending| format!("pepsal-fairness.{ending}")));
     assert_eq!(outcome("1"), first);
     assert_eq!(outcome("3"), first);
+}
+
+#[test]
+fn results_of_two_folders_make_one_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, other, page] = ["one", "other", "page.html"].map(|name| folder.path().join(name));
+    for (name, out) in [(QUICK, &one), (RANDOM, &other)] {
+        success(&bentpipe(&["lab", "run", name, "--seeds", "2", "--out", out.to_str().unwrap()]));
+    }
+    let folders = ["lab", "report", one.to_str().unwrap(), other.to_str().unwrap()];
+    let joined = bentpipe(&[&folders[..], &["--out", page.to_str().unwrap()]].concat());
+    assert_eq!(success(&joined), format!("{}\n", page.display()));
+    let report = fs::read_to_string(&page).unwrap();
+    for name in [QUICK, RANDOM] {
+        assert!(report.contains(&format!("id=\"{name}\"")), "{name} is not in {report}");
+        assert!(
+            report.contains(&format!("bentpipe lab run {name} --on sim --seed 1 --seeds 2 --max-seeds 2"))
+        );
+    }
+    assert_eq!(success(&bentpipe(&folders)), format!("{}\n", one.join("report.html").display()));
+}
+
+#[test]
+fn a_folder_without_results_makes_no_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    refusal(&bentpipe(&["lab", "report", path]), &["no results in", path, "lab run"]);
+    refusal(&bentpipe(&["lab", "report", "/absent"]), &["cannot read /absent"]);
+    assert_eq!(fs::read_dir(path).unwrap().count(), 0);
+    assert_misuse(&["lab", "report"], &["FOLDER"]);
+}
+
+#[test]
+fn a_run_that_ends_early_leaves_a_report_that_says_what_is_missing() {
+    let out = tempfile::tempdir().unwrap();
+    let path = out.path().to_str().unwrap();
+    success(&bentpipe(&["lab", "run", QUICK, "--out", path]));
+    fs::create_dir(out.path().join("pepsal-fairness.svg")).unwrap();
+    let names = ["lab", "run", RANDOM, QUICK, "--seeds", "2", "--out", path];
+    refusal(&bentpipe(&names), &["pepsal-fairness.svg", "a folder has the name"]);
+    let report = fs::read_to_string(out.path().join("report.html")).unwrap();
+    assert!(report.contains("it has not finished") && report.contains("it has not begun"), "{report}");
+    assert!(report.contains("What is below is of an earlier run"), "{report}");
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_a_report_that_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("report.html");
+    let long = ["lab", "run", QUICK, RANDOM, "--seeds", "10000", "--out", folder.path().to_str().unwrap()];
+    let mut run = command(&long).spawn().unwrap();
+    let given_up = Instant::now() + Duration::from_secs(60);
+    let report = loop {
+        let report = fs::read_to_string(&page).unwrap_or_default();
+        if report.contains("it has not finished") && !report.contains("it has not begun") {
+            break report;
+        }
+        assert!(run.try_wait().unwrap().is_none() && Instant::now() < given_up, "{report}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert_eq!(fs::read_to_string(&page).unwrap(), report);
+    assert!(report.contains("--seeds 10000") && report.contains("without randomness"), "{report}");
+    success(&bentpipe(&["lab", "report", folder.path().to_str().unwrap()]));
+    assert!(fs::read_to_string(&page).unwrap().contains("it has not finished"));
 }
 
 #[test]

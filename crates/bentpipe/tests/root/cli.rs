@@ -547,7 +547,7 @@ fn an_experiment_on_a_full_disk_names_the_file_and_a_remedy() {
         .output()
         .unwrap();
     let text = complaint(&output);
-    assert!(text.contains("radius07-reach") && text.contains("free some space"), "{text}");
+    assert!(text.contains(disk.path().to_str().unwrap()) && text.contains("free some space"), "{text}");
 }
 
 #[test]

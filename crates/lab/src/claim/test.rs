@@ -299,6 +299,25 @@ impl Test {
         }
     }
 
+    /// `3 times or more`: its range.
+    pub(super) fn describe_range(&self, of_claim: Shown) -> String {
+        use Bound::{Excluded, Included, Unbounded};
+        let shown = self.shown.unwrap_or(of_claim);
+        let end = |end: f64| shown.exactly(end);
+        match (self.range.low, self.range.high) {
+            (Included(low), Included(high)) if low == high => end(low),
+            (Included(low) | Excluded(low), Included(high) | Excluded(high)) => {
+                let (from, unit) = (end(low), shown.unit_after());
+                format!("{} to {}", from.strip_suffix(&unit).unwrap_or(&from), end(high))
+            }
+            (Included(least), Unbounded) => format!("{} or more", end(least)),
+            (Excluded(limit), Unbounded) => format!("more than {}", end(limit)),
+            (Unbounded, Included(most)) => format!("{} or less", end(most)),
+            (Unbounded, Excluded(limit)) => format!("less than {}", end(limit)),
+            (Unbounded, Unbounded) => "anything".to_owned(),
+        }
+    }
+
     /// How sure that is, and what it would have missed.
     pub(super) fn certainty(&self, judged: &Judged, level: Level, of_claim: Shown) -> Option<String> {
         let shown = self.shown.unwrap_or(of_claim);
@@ -339,6 +358,14 @@ impl Shown {
         // A number that rounds to zero has no sign.
         let zero = text.chars().all(|digit| matches!(digit, '-' | '0' | '.'));
         if zero { text.trim_start_matches('-').to_owned() } else { text }
+    }
+
+    /// A threshold with its unit and all the digits that it was given.
+    fn exactly(self, threshold: f64) -> String {
+        // Nine significant digits: what a division leaves behind them is noise.
+        let rounded = format!("{:.8e}", threshold / self.size);
+        let number: f64 = rounded.parse().expect("it was a number");
+        format!("{number}{}", self.unit_after())
     }
 
     fn unit_after(self) -> String {

@@ -165,5 +165,11 @@ mod tests {
         let goodput = |name: &str| comparison.runs.iter().find(|run| run.name == name).unwrap().goodput_bps;
         assert!(goodput("bentpipe") > 10.0 * goodput("reno"), "{comparison:?}");
         assert!(comparison.runs.iter().all(|run| run.identical && run.bytes == 4_000_000));
+        let svg = comparison.figure().to_svg().unwrap();
+        let labels: Vec<&str> = svg.lines().filter(|line| line.parse::<f64>().is_ok()).collect();
+        for label in ["1", "2", "5", "10", "20", "50", "100", "200"] {
+            assert!(labels.contains(&label), "no {label} s in {labels:?}");
+        }
+        assert!(!svg.contains("Not shown"), "every point has a place on the logarithmic axis");
     }
 }

@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::Error;
 use crate::claim::{Claim, Outcome};
 use crate::figure::Figure;
-use crate::results::{Part, Plan, Results, Seeds, World};
+use crate::results::{Invocation, Part, Plan, Results, Seeds, World};
 use crate::table::Table;
 use curves::{Curves, Measure, Scheme, listed, rows};
 use runner::{Lab, Runs, over_seeds};
@@ -143,6 +143,14 @@ impl Experiment {
         }
     }
 
+    /// Refuses a world that it cannot run in.
+    ///
+    /// # Errors
+    /// [`Error::NotInThisWorld`], which lists the experiments that can.
+    pub fn require(&self, world: World) -> Result<(), Error> {
+        if self.worlds().contains(&world) { Ok(()) } else { Err(self.not_on_kernel()) }
+    }
+
     /// The default number of seeds in a world.
     pub fn seeds_in(&self, world: World) -> u64 {
         match (world, self.on_kernel) {
@@ -159,6 +167,11 @@ impl Experiment {
             World::Sim => Plan { from, most: MORE * from },
             World::Kernel => Plan::fixed(from),
         }
+    }
+
+    /// What [`run`](Self::run) does, or if `quick`, [`run_quickly`](Self::run_quickly).
+    pub fn invocation(&self, world: World, first_seed: u64, plan: Plan, quick: bool) -> Invocation {
+        Invocation { experiment: self.name.into(), world, first_seed, plan, quick }
     }
 
     /// Runs it in virtual time, or with the TCP of this machine's kernel, with the seeds from `first` on.
@@ -202,16 +215,16 @@ impl Experiment {
             if undecided && look + 1 < looks.len() {
                 continue;
             }
+            let quick = lab.quick && world == World::Kernel;
+            let invocation = self.invocation(world, lab.seeds.first, plan, quick);
             return Ok(Results {
-                name: match world {
-                    World::Sim => self.name.into(),
-                    World::Kernel => format!("{}-kernel", self.name),
-                },
+                name: invocation.name(),
                 title: self.title.into(),
                 source: self.source.into(),
                 world,
                 seeds: lab.seeds,
                 plan,
+                quick,
                 verdicts,
                 tables: output.tables,
                 figures: output.figures,

@@ -4,14 +4,15 @@ use plotters::prelude::*;
 
 use super::canvas::{Area, DrawResult, Pixel};
 
-/// Colours that stay apart for the colour-blind (Okabe and Ito 2008), the strongest first.
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(230, 159, 0),
+/// Colours that stay apart for the colour-blind (Okabe and Ito 2008), the strongest first; each with a lighter
+/// form for dark pages.
+pub(super) const COLOURS: [(RGBColor, RGBColor); 6] = [
+    (RGBColor(0, 114, 178), RGBColor(61, 155, 224)),
+    (RGBColor(213, 94, 0), RGBColor(242, 118, 46)),
+    (RGBColor(0, 158, 115), RGBColor(47, 191, 148)),
+    (RGBColor(204, 121, 167), RGBColor(224, 154, 194)),
+    (RGBColor(86, 180, 233), RGBColor(166, 220, 250)),
+    (RGBColor(230, 159, 0), RGBColor(242, 190, 60)),
 ];
 /// One more than there are colours, so that the seventh series has the first colour again but a shape of its
 /// own.
@@ -45,7 +46,7 @@ pub(super) enum Shape {
 
 impl Appearance {
     pub(super) fn colour(self) -> RGBColor {
-        COLOURS[self.0 % COLOURS.len()]
+        COLOURS[self.0 % COLOURS.len()].0
     }
 
     pub(super) fn shape(self) -> Shape {

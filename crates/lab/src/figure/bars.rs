@@ -1,5 +1,7 @@
 //! Bars in groups: a few schemes compared in a few situations.
 
+use serde::{Deserialize, Serialize};
+
 use super::appearance::Appearance;
 use super::canvas::{Canvas, DrawResult, Entry, Frame, Sample};
 use super::ticks::{Ticks, drawable, reach};
@@ -12,7 +14,7 @@ const FILLED: f64 = 0.8;
 const GAP: f64 = 0.04;
 
 /// For each category one bar of each group, side by side.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BarChart {
     /// The figure's title.
     pub title: String,
@@ -27,7 +29,7 @@ pub struct BarChart {
 }
 
 /// The bars of one colour, one in each category.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BarGroup {
     /// Its name in the legend.
     pub name: String,

@@ -139,6 +139,7 @@ impl<'a> Canvas<'a> {
         let (width, height) = legend_size(&self.entries);
         let (x, y) = match self.legend {
             Legend::Right => (across.end + MARGIN, down.start),
+            Legend::UpperLeft => (across.start + MARGIN, down.start + MARGIN),
             Legend::UpperRight => (across.end - width - MARGIN, down.start + MARGIN),
             Legend::LowerRight => (across.end - width - MARGIN, down.end - height - MARGIN),
         };

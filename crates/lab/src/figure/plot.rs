@@ -1,5 +1,7 @@
 //! Series of points over two axes, with error bars.
 
+use serde::{Deserialize, Serialize};
+
 use super::appearance::Appearance;
 use super::canvas::{Canvas, DrawResult, Entry, Frame, Sample};
 use super::ticks::{Ticks, drawable, reach};
@@ -12,7 +14,7 @@ const ALL_MARKED: usize = 25;
 const SOME_MARKED: usize = 12;
 
 /// How one quantity depends on another, for one or several ways.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plot {
     /// The figure's title.
     pub title: String,
@@ -27,7 +29,7 @@ pub struct Plot {
 }
 
 /// Points that belong together.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Their name in the legend.
     pub name: String,
@@ -40,7 +42,7 @@ pub struct Series {
 }
 
 /// How points are drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Style {
     /// Joined and marked: for measurements. Of many points only some are marked.
     Line,
@@ -51,9 +53,10 @@ pub enum Style {
 }
 
 /// A point, in the units of the axes.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Where it lies on the horizontal axis.
+    #[serde(with = "crate::number")]
     pub x: f64,
     /// Where it lies on the vertical axis; with an error bar if it has an interval.
     pub y: Estimate,

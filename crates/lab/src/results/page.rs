@@ -28,7 +28,8 @@ pub(super) fn text(results: &Results) -> String {
         text.push('\n');
     }
     for verdict in &results.verdicts {
-        let Verdict { claim, label, outcome, observed, .. } = verdict;
+        let Verdict { claim, label, outcome, .. } = verdict;
+        let observed = verdict.observation();
         // As wide as the longest outcome; what the data refute stands out.
         let word = match outcome {
             Outcome::Contradicts => outcome.word().to_uppercase(),
@@ -45,14 +46,11 @@ pub(super) fn text(results: &Results) -> String {
 
 /// A page with links to the figures and tables in the same folder.
 pub(super) fn markdown(results: &Results, tables: &[PathBuf], figures: &[PathBuf]) -> String {
-    let Results { name, world, seeds, .. } = results;
-    // The results of the kernel have its name behind the experiment's.
-    let name = name.strip_suffix("-kernel").unwrap_or(name);
     let (title, source) = (escaped(&results.title), escaped(&results.source));
     let mut page = format!(
-        "# {title}\n\nSource: {source}.\n\n`bentpipe lab run {name} --on {world} --seed {} --seeds {} --max-seeds \
-         {}`, {seeds}.\n",
-        seeds.first, results.plan.from, results.plan.most
+        "# {title}\n\nSource: {source}.\n\n`{}`, {}.\n",
+        results.invocation().command(),
+        results.seeds
     );
     page += &verdicts(results);
     for (path, figure) in figures.iter().zip(&results.figures) {
@@ -76,7 +74,7 @@ fn verdicts(results: &Results) -> String {
     }
     let mut rows = "\n| claim | whose | outcome | observed |\n|---|---|---|---|\n".to_owned();
     for verdict in &results.verdicts {
-        let Verdict { claim, label, outcome, observed, .. } = verdict;
+        let Verdict { claim, label, outcome, .. } = verdict;
         let word = match outcome {
             Outcome::Contradicts => format!("**{}**", outcome.word()),
             _ => outcome.word().to_owned(),
@@ -85,7 +83,7 @@ fn verdicts(results: &Results) -> String {
             Some(reference) => format!("{}: {}", label.word(), escaped(reference)),
             None => label.word().to_owned(),
         };
-        rows += &format!("| {} | {whose} | {word} | {} |\n", escaped(claim), escaped(observed));
+        rows += &format!("| {} | {whose} | {word} | {} |\n", escaped(claim), escaped(&verdict.observation()));
     }
     rows
 }

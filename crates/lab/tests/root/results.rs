@@ -59,6 +59,7 @@ fn results(title: &str) -> Results {
         world: World::Sim,
         seeds: Seeds { first: 1, count: 1 },
         plan: Plan::fixed(1),
+        quick: false,
         verdicts: Vec::new(),
         tables: Vec::new(),
         figures: Vec::new(),
