@@ -366,7 +366,8 @@ impl Sender {
     fn sample_rate(&mut self, now: Time, progress: Progress, before: u64, lost: u64, rtt: Option<Duration>) {
         let (bytes, in_flight) = (progress.delivered, self.in_flight());
         let Some(rate) = &mut self.delivery_rate else { return };
-        let sample = rate.on_ack(now, bytes, progress.snapshot, self.rto.min_rtt());
+        let ever_lost = self.queue.ever_lost();
+        let sample = rate.on_ack(now, bytes, progress.snapshot, ever_lost, self.rto.min_rtt());
         self.congestion.on_delivery(&Delivery {
             now,
             bytes,
@@ -730,11 +731,13 @@ impl Sender {
         if self.counts_packets {
             self.congestion.on_sent(now, after_pause);
         }
+        let in_flight = if self.delivery_rate.is_some() { self.in_flight() } else { 0 };
         if let Some(rate) = &mut self.delivery_rate {
             if after_pause && rate.is_app_limited() {
                 self.congestion.on_restart(now);
             }
-            self.queue.stamp(piece.start, rate.on_sent(now, after_pause));
+            let lost = self.queue.ever_lost();
+            self.queue.stamp(piece.start, rate.on_sent(now, after_pause, in_flight, lost));
         }
         let fin = self.finished && piece.start + u64::from(piece.len) > self.written;
         let len = piece.len - u32::from(fin);

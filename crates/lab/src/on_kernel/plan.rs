@@ -155,6 +155,9 @@ impl Plan {
                 flow.name
             )));
         }
+        if flow.legs.iter().any(|leg| leg.sender.congestion == Algorithm::Bbr3) {
+            return Err(refused(format!("flow {} has BBR version 3, which Linux has not", flow.name)));
+        }
         let port = FIRST_PORT
             .checked_add(u16::try_from(index).unwrap_or(u16::MAX))
             .ok_or_else(|| refused("it has more flows than there are ports".into()))?;
@@ -431,6 +434,7 @@ fn kernel_name(algorithm: Algorithm) -> String {
         Algorithm::NewReno => "reno",
         Algorithm::Cubic => "cubic",
         Algorithm::Bbr => "bbr",
+        Algorithm::Bbr3 => "bbr3",
         Algorithm::Hybla(_) => "hybla",
         Algorithm::Xcp(XcpSender::Xcp) => "xcp",
         Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",
@@ -606,6 +610,8 @@ mod tests {
     fn what_no_kernel_can_do_is_refused_with_the_reason() {
         let error = refusal(DISRUPTIVE, &[]);
         assert!(error.contains("flow download is carried in bundles"), "{error}");
+        let error = refusal(GEO, &["tcp.space.congestion=bbr3"]);
+        assert!(error.contains("BBR version 3"), "{error}");
         let error = refusal(
             BOXES,
             &[

@@ -265,7 +265,7 @@ impl Tcp {
         match &mut config.congestion {
             Algorithm::Hybla(components) => *components = draft.hybla,
             Algorithm::Explicit { weight } => *weight = draft.weight,
-            Algorithm::NewReno | Algorithm::Cubic | Algorithm::Bbr | Algorithm::Xcp(_) => {}
+            Algorithm::NewReno | Algorithm::Cubic | Algorithm::Bbr | Algorithm::Bbr3 | Algorithm::Xcp(_) => {}
         }
     }
 }

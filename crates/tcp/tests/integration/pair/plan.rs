@@ -96,6 +96,7 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
         Just(Algorithm::NewReno),
         Just(Algorithm::Cubic),
         Just(Algorithm::Bbr),
+        Just(Algorithm::Bbr3),
         Just(Algorithm::Xcp(XcpSender::Xcp)),
         Just(Algorithm::Xcp(XcpSender::PXcp)),
         Just(Algorithm::Explicit { weight: NonZeroU32::MIN }),
