@@ -123,9 +123,9 @@ impl Stream {
     }
 
     /// The next message that has arrived whole.
-    fn read(&mut self, endpoint: &mut Endpoint) -> Option<Message> {
+    fn read(&mut self, now: Time, endpoint: &mut Endpoint) -> Option<Message> {
         let message = *self.messages.front()?;
-        self.read += endpoint.read(message.length() - self.read);
+        self.read += endpoint.read(now, message.length() - self.read);
         if self.read < message.length() {
             return None;
         }
@@ -149,10 +149,10 @@ impl BundleNodes {
         let before = self.delivered();
         // Acknowledgements make room; then received bundles travel on.
         for (pair, ends) in self.pairs.iter_mut().zip(ends.chunks_exact_mut(2)) {
-            pair.read_replies(&mut ends[0]);
+            pair.read_replies(now, &mut ends[0]);
         }
         for (at, ends) in ends.chunks_exact_mut(2).enumerate() {
-            self.receive(at, &mut ends[1]);
+            self.receive(at, now, &mut ends[1]);
         }
         for (at, ends) in ends.chunks_exact_mut(2).enumerate() {
             self.send(at, now, &mut ends[0]);
@@ -233,9 +233,9 @@ impl BundleNodes {
     }
 
     /// Lets the far node of a pair read and answer.
-    fn receive(&mut self, at: usize, endpoint: &mut Endpoint) {
+    fn receive(&mut self, at: usize, now: Time, endpoint: &mut Endpoint) {
         while !self.is_blocked(at)
-            && let Some(message) = self.pairs[at].forward.read(endpoint)
+            && let Some(message) = self.pairs[at].forward.read(now, endpoint)
         {
             self.pairs[at].handle(message);
         }
@@ -326,8 +326,8 @@ impl NodePair {
     }
 
     /// The near node reads the answers.
-    fn read_replies(&mut self, endpoint: &mut Endpoint) {
-        while let Some(message) = self.reverse.read(endpoint) {
+    fn read_replies(&mut self, now: Time, endpoint: &mut Endpoint) {
+        while let Some(message) = self.reverse.read(now, endpoint) {
             self.due = if self.session == Session::Dead { self.due } else { Time::MAX };
             match message {
                 Message::ContactHeader => self.forward.push(Message::SessInit),

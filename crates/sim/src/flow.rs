@@ -143,7 +143,7 @@ impl Flow {
     }
 
     fn destination(&mut self, now: Time, endpoint: &mut Endpoint) {
-        let bytes = endpoint.read(u64::MAX);
+        let bytes = endpoint.read(now, u64::MAX);
         if bytes > 0 {
             self.received += bytes;
             self.last_byte_at = Some(now);
@@ -159,7 +159,7 @@ impl Splitter {
         let room = self.buffer.saturating_sub(outgoing.send_buffered());
         let bytes = incoming.readable().min(room).min(outgoing.writable());
         if bytes > 0 && outgoing.state() != State::Closed {
-            incoming.read(bytes);
+            incoming.read(now, bytes);
             outgoing.write(bytes);
         }
         if incoming.is_at_end() {

@@ -21,8 +21,15 @@ pub struct Config {
     pub initial_window: u32,
     /// Bytes that the application may have written and that are not acknowledged yet.
     pub send_buffer: u64,
+    /// The send buffer begins with so many bytes and grows with the window, to `send_buffer` at the most;
+    /// `None` has all of it from the start.
+    pub send_autotuning: Option<u64>,
     /// Bytes that may have arrived and are not read yet; the receive window is the rest of it.
     pub receive_buffer: u64,
+    /// The receive buffer begins with so many bytes and grows with what the application reads in a round
+    /// trip, to `receive_buffer` at the most (dynamic right-sizing); the first window has 65,535 bytes at the
+    /// most. `None` has all of it from the start.
+    pub receive_autotuning: Option<u64>,
     /// RFC 7323 §2: without it no window exceeds 65,535 bytes.
     pub window_scaling: bool,
     /// RFC 7323 §3.
@@ -61,6 +68,12 @@ pub struct Config {
     /// in a round trip for ever (α = 9/17), and a twentieth of the window at the least before it knows a
     /// plateau; and a loss leaves whole segments.
     pub linux_cubic: bool,
+    /// Paced segments leave in bursts, as a host sends them that leaves their segmentation to its interface
+    /// (TSO): as much as the pace carries in a millisecond, two segments at the least, 64 kB at the most.
+    pub segmentation_offload: bool,
+    /// What the congestion control does not pace is paced by the host (Linux with the queueing discipline
+    /// `fq`): at twice the window in a round trip in slow start, at 1.2 windows afterwards.
+    pub fq_pacing: bool,
     /// RFC 896: a short segment waits while data is in flight.
     pub nagle: bool,
     /// The window goes back to the initial one after an idle timeout (RFC 5681 §4.1).
@@ -93,7 +106,9 @@ impl Default for Config {
             mss: 1460,
             initial_window: 10,
             send_buffer: 16 << 20,
+            send_autotuning: None,
             receive_buffer: 16 << 20,
+            receive_autotuning: None,
             window_scaling: true,
             timestamps: true,
             sack: true,
@@ -108,6 +123,8 @@ impl Default for Config {
             duplicate_sack: false,
             hystart: false,
             linux_cubic: false,
+            segmentation_offload: false,
+            fq_pacing: false,
             nagle: true,
             restart_after_idle: true,
             byte_counting_limit: Some(2),
@@ -157,6 +174,12 @@ impl Config {
             duplicate_sack: true,
             hystart: true,
             linux_cubic: true,
+            // tcp_rmem is 128 kB to 32 MB, of which half is payload (tcp_adv_win_scale).
+            receive_buffer: 16 << 20,
+            receive_autotuning: Some(64 << 10),
+            // tcp_wmem.
+            send_buffer: 4 << 20,
+            send_autotuning: Some(16 << 10),
             ..Self::linux()
         }
     }
@@ -174,13 +197,24 @@ impl Config {
             let found = self.initial_window.to_string();
             return fail("initial_window", found, "it must lie between 1 and 10000 segments");
         }
-        let buffers = [("send_buffer", self.send_buffer), ("receive_buffer", self.receive_buffer)];
-        for (parameter, bytes) in buffers {
+        let buffers = [
+            ("send_buffer", self.send_buffer, self.send_autotuning),
+            ("receive_buffer", self.receive_buffer, self.receive_autotuning),
+        ];
+        for (parameter, bytes, autotuning) in buffers {
             if !(u64::from(self.mss)..=MAX_RECEIVE_BUFFER).contains(&bytes) {
                 return fail(
                     parameter,
                     bytes.to_string(),
                     "it must lie between one mss and 2^30 - 2^14 bytes",
+                );
+            }
+            let first = autotuning.unwrap_or(bytes);
+            if !(u64::from(self.mss)..=bytes).contains(&first) {
+                return fail(
+                    parameter,
+                    format!("{first} bytes at first"),
+                    "it must begin between one mss and its largest size",
                 );
             }
         }
@@ -229,6 +263,10 @@ mod tests {
         let config = Config { receive_buffer: 1 << 31, ..Config::default() };
         let text = config.check().unwrap_err().to_string();
         assert!(text.contains("receive_buffer is 2147483648") && text.contains("2^30"), "{text}");
+        let config = Config { receive_autotuning: Some(17 << 20), ..Config::default() };
+        let text = config.check().unwrap_err().to_string();
+        assert!(text.contains("receive_buffer is 17825792 bytes at first"), "{text}");
+        assert!(Config { send_autotuning: Some(1459), ..Config::default() }.check().is_err());
         assert!(Config { mss: 1, ..Config::default() }.check().is_err());
         assert!(Config { ack_every: 0, ..Config::default() }.check().is_err());
         assert!(Config { initial_window: 0, ..Config::default() }.check().is_err());

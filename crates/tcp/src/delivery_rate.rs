@@ -15,6 +15,9 @@ pub(crate) struct Snapshot {
     sent_at: Time,
     /// The application was what limited the flight.
     is_app_limited: bool,
+    /// Bytes in flight then, this segment included (P.tx_in_flight), and lost by then (P.lost).
+    pub(crate) in_flight: u64,
+    pub(crate) lost: u64,
 }
 
 /// A sample of the delivery rate, between the departure and the arrival of a segment.
@@ -28,6 +31,10 @@ pub struct RateSample {
     pub prior_delivered: u64,
     /// The application, not the path, may have limited the rate.
     pub is_app_limited: bool,
+    /// Bytes that were in flight when the segment had left, it included.
+    pub in_flight: u64,
+    /// Bytes that have been declared lost since the segment left.
+    pub lost: u64,
 }
 
 /// The connection's state.
@@ -53,8 +60,9 @@ impl DeliveryRate {
         self.app_limited_until > 0
     }
 
-    /// A segment leaves, the first in flight if nothing else is (`is_first`).
-    pub(crate) fn on_sent(&mut self, now: Time, is_first: bool) -> Snapshot {
+    /// A segment leaves, the first in flight if nothing else is (`is_first`). With it `in_flight` bytes are,
+    /// and `lost` have been lost so far.
+    pub(crate) fn on_sent(&mut self, now: Time, is_first: bool, in_flight: u64, lost: u64) -> Snapshot {
         if is_first {
             (self.first_sent_at, self.delivered_at) = (now, now);
         }
@@ -64,6 +72,8 @@ impl DeliveryRate {
             first_sent_at: self.first_sent_at,
             sent_at: now,
             is_app_limited: self.is_app_limited(),
+            in_flight,
+            lost,
         }
     }
 
@@ -72,7 +82,7 @@ impl DeliveryRate {
         self.app_limited_until = (self.delivered + in_flight).max(1);
     }
 
-    /// An acknowledgement reports `bytes` as delivered; `newest` is of the segment among them that left last.
+    /// An acknowledgement reports `bytes` as delivered, and `lost` have been lost so far; `newest` is of the segment among them that left last.
     /// `None` where that makes no sample: nothing was delivered, or in less than the shortest round trip
     /// (which a retransmission can feign).
     pub(crate) fn on_ack(
@@ -80,6 +90,7 @@ impl DeliveryRate {
         now: Time,
         bytes: u64,
         newest: Option<Snapshot>,
+        lost: u64,
         min_rtt: Duration,
     ) -> Option<RateSample> {
         if bytes > 0 {
@@ -97,6 +108,8 @@ impl DeliveryRate {
             interval,
             prior_delivered: newest.delivered,
             is_app_limited: newest.is_app_limited,
+            in_flight: newest.in_flight,
+            lost: lost - newest.lost,
         };
         (interval >= min_rtt && !interval.is_zero()).then_some(sample)
     }
@@ -116,14 +129,14 @@ mod tests {
     #[test]
     fn the_rate_is_that_of_the_acknowledgements() {
         let mut rate = DeliveryRate::default();
-        let burst: Vec<_> = (0..10).map(|n| rate.on_sent(at(0), n == 0)).collect();
+        let burst: Vec<_> = (0..10).map(|n| rate.on_sent(at(0), n == 0, 0, 0)).collect();
         for (n, snapshot) in burst.iter().enumerate() {
             let now = at(100 + 10 * n as u64);
-            let sample = rate.on_ack(now, 1000, Some(*snapshot), RTT).unwrap();
+            let sample = rate.on_ack(now, 1000, Some(*snapshot), 0, RTT).unwrap();
             assert_eq!((sample.bytes, sample.interval), (1000 * (n as u64 + 1), now.since(at(0))));
         }
-        let next = rate.on_sent(at(190), false);
-        let sample = rate.on_ack(at(290), 1000, Some(next), RTT).unwrap();
+        let next = rate.on_sent(at(190), false, 0, 0);
+        let sample = rate.on_ack(at(290), 1000, Some(next), 0, RTT).unwrap();
         // Nothing had left for 190 ms before it.
         assert_eq!((sample.bytes, sample.prior_delivered), (1000, 10_000));
         assert_eq!(sample.interval, Duration::from_millis(190));
@@ -132,29 +145,39 @@ mod tests {
     #[test]
     fn acknowledgements_that_come_at_once_do_not_feign_a_rate() {
         let mut rate = DeliveryRate::default();
-        let sent: Vec<_> = (0..10).map(|n| rate.on_sent(at(20 * n), n == 0)).collect();
-        let samples: Vec<_> =
-            sent.iter().map(|snapshot| rate.on_ack(at(300), 1000, Some(*snapshot), RTT).unwrap()).collect();
+        let sent: Vec<_> = (0..10).map(|n| rate.on_sent(at(20 * n), n == 0, 0, 0)).collect();
+        let samples: Vec<_> = sent
+            .iter()
+            .map(|snapshot| rate.on_ack(at(300), 1000, Some(*snapshot), 0, RTT).unwrap())
+            .collect();
         assert_eq!((samples[9].bytes, samples[9].interval), (10_000, Duration::from_millis(300)));
     }
 
     #[test]
     fn what_leaves_before_the_application_writes_more_is_limited_by_it() {
         let mut rate = DeliveryRate::default();
-        let first = rate.on_sent(at(0), true);
+        let first = rate.on_sent(at(0), true, 0, 0);
         rate.on_nothing_to_send(1000);
-        let second = rate.on_sent(at(10), false);
-        assert!(!rate.on_ack(at(100), 1000, Some(first), RTT).unwrap().is_app_limited);
+        let second = rate.on_sent(at(10), false, 0, 0);
+        assert!(!rate.on_ack(at(100), 1000, Some(first), 0, RTT).unwrap().is_app_limited);
         assert!(rate.is_app_limited());
-        assert!(rate.on_ack(at(110), 1000, Some(second), RTT).unwrap().is_app_limited);
+        assert!(rate.on_ack(at(110), 1000, Some(second), 0, RTT).unwrap().is_app_limited);
         assert!(!rate.is_app_limited());
+    }
+
+    #[test]
+    fn a_sample_tells_what_was_lost_since_the_segment_left_and_how_much_was_in_flight_then() {
+        let mut rate = DeliveryRate::default();
+        let sent = rate.on_sent(at(0), true, 5000, 2000);
+        let sample = rate.on_ack(at(100), 1000, Some(sent), 3000, RTT).unwrap();
+        assert_eq!((sample.in_flight, sample.lost), (5000, 1000));
     }
 
     #[test]
     fn less_than_the_shortest_round_trip_is_no_sample() {
         let mut rate = DeliveryRate::default();
-        let sent = rate.on_sent(at(0), true);
-        assert_eq!(rate.on_ack(at(99), 1000, Some(sent), RTT), None);
+        let sent = rate.on_sent(at(0), true, 0, 0);
+        assert_eq!(rate.on_ack(at(99), 1000, Some(sent), 0, RTT), None);
         assert_eq!(rate.delivered(), 1000, "but it has arrived");
     }
 }

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | connection | `endpoint.rs`, `handshake.rs`, `state.rs` | handshake, closing, giving up, the next segment |
 //! | sender | `sender.rs`, `send_queue.rs`, `delivery_rate.rs` | which data is outstanding, lost, selectively acknowledged |
-//! | receiver | `receiver.rs` | which data may be read, when an acknowledgement goes out, the window |
+//! | receiver | `receiver.rs`, `right_sizing.rs` | which data may be read, when an acknowledgement goes out, the window |
 //! | timers | `rto.rs`, `syn.rs` | retransmission timeout, backoff, the schedule of the SYNs |
 //! | loss recovery | `recovery/` | when a segment counts as lost: [`Recovery`] |
 //! | congestion control | `congestion/` | how much, how fast: [`congestion::CongestionControl`] |
@@ -27,6 +27,7 @@ mod handshake;
 mod ranges;
 mod receiver;
 pub mod recovery;
+mod right_sizing;
 mod rto;
 mod segment;
 mod send_queue;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bentpipe_units::Time;
 
 use crate::ranges::Ranges;
+use crate::right_sizing::RightSizing;
 use crate::segment::{MAX_SACK_BLOCKS, SackBlocks, sequence_of};
 
 /// The window is announced when it has opened by so many segments (RFC 9293 §3.8.6.2.2).
@@ -43,6 +44,8 @@ pub(crate) struct Receiver {
     /// Whether what arrives twice is reported, and what has, for the next acknowledgement (RFC 2883).
     reports_duplicates: bool,
     twice: Option<(u64, u64)>,
+    /// The buffer grows with what is read.
+    right_sizing: Option<Box<RightSizing>>,
 }
 
 impl Receiver {
@@ -65,6 +68,27 @@ impl Receiver {
             duplicate_bytes: 0,
             reports_duplicates: false,
             twice: None,
+            right_sizing: None,
+        }
+    }
+
+    /// The buffer is to begin with `first` bytes and to grow up to its size.
+    pub(crate) fn grow_from(&mut self, first: u64) {
+        let sizing = RightSizing::new(first, self.buffer, self.mss);
+        self.buffer = first;
+        self.edge = self.nxt + sizing.window();
+        self.right_sizing = Some(Box::new(sizing));
+    }
+
+    /// The buffer grows with what is read, for which the receiver measures round trips.
+    pub(crate) fn measures_round_trips(&self) -> bool {
+        self.right_sizing.is_some()
+    }
+
+    /// A segment of `len` bytes has arrived, `rtt` after the acknowledgement that it echoes (`echo`).
+    pub(crate) fn measure(&mut self, len: u64, echo: u32, rtt: Duration) {
+        if let Some(sizing) = self.right_sizing.as_mut().filter(|_| len >= self.mss) {
+            sizing.measure_by_timestamp(echo, rtt);
         }
     }
 
@@ -126,7 +150,11 @@ impl Receiver {
     /// Bytes that the other side may send beyond the acknowledged ones. The right edge never goes back (RFC
     /// 9293 §3.8.6: "shrinking the window" is strongly discouraged).
     pub(crate) fn window(&self) -> u64 {
-        let room = self.buffer.saturating_sub(self.nxt - self.read);
+        let mut room = self.buffer.saturating_sub(self.nxt - self.read);
+        if let Some(sizing) = &self.right_sizing {
+            // What has arrived out of order takes memory, too.
+            room = room.saturating_sub(self.beyond.bytes()).min(sizing.window());
+        }
         room.max(self.edge.saturating_sub(self.nxt))
     }
 
@@ -155,7 +183,17 @@ impl Receiver {
         }
         let news = self.nxt - before.0 + self.beyond.bytes().saturating_sub(before.1);
         self.duplicate_bytes += end.saturating_sub(start).saturating_sub(news);
+        if news > 0 {
+            self.open_window(now, len);
+        }
         self.decide(now, before, len);
+    }
+
+    /// A sender that uses the window gets a larger one, as far as there is room.
+    fn open_window(&mut self, now: Time, len: u64) {
+        let Some(sizing) = &mut self.right_sizing else { return };
+        let held = self.nxt - self.read + self.beyond.bytes();
+        sizing.on_segment(now, self.nxt, self.edge, len, self.buffer.saturating_sub(held));
     }
 
     /// The first part of a segment that has arrived before.
@@ -250,19 +288,30 @@ impl Receiver {
     /// The application takes up to `most` bytes; returns how many. Where that opens the window by two
     /// segments, or by half the buffer, the other side is told (RFC 9293 §3.8.6.2.2); but not the same again,
     /// which would be a duplicate acknowledgement and a sign of loss.
-    pub(crate) fn read(&mut self, most: u64) -> u64 {
+    pub(crate) fn read(&mut self, now: Time, most: u64) -> u64 {
         let bytes = self.readable().min(most);
         self.read += bytes;
+        if let Some(sizing) = &mut self.right_sizing {
+            let out_of_order = self.beyond.end().map_or(0, |end| end.saturating_sub(self.nxt));
+            self.buffer = self.buffer.max(sizing.on_read(now, self.read, out_of_order));
+        }
         let announced = self.edge.saturating_sub(self.nxt);
         let opened = self.window().saturating_sub(announced);
         if bytes > 0
             && opened >= (OPENED * self.mss).min(self.buffer / 2)
             && announced < self.buffer / 2
+            && self.is_worth_telling(announced)
             && self.in_header(self.window()) > self.announced
         {
             self.due = Due::Now;
         }
         bytes
+    }
+
+    /// A window that grows all the time is told of with the next acknowledgement; at once only where it has
+    /// doubled, as Linux does.
+    fn is_worth_telling(&self, announced: u64) -> bool {
+        self.right_sizing.is_none() || self.window() >= 2 * announced
     }
 }
 
@@ -343,9 +392,9 @@ mod tests {
         (0..4).for_each(|n| segment(&mut receiver, n));
         receiver.acknowledge();
         assert_eq!((receiver.window(), receiver.readable()), (0, 400));
-        assert_eq!(receiver.read(100), 100);
+        assert_eq!(receiver.read(Time::ZERO, 100), 100);
         assert_eq!(receiver.ack_due_at(), Time::MAX, "a segment's room is not worth telling");
-        receiver.read(100);
+        receiver.read(Time::ZERO, 100);
         assert!(due(&mut receiver));
         assert_eq!(receiver.window(), 200);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bentpipe_units::Time;
+use bentpipe_units::{Rate, Time};
 
 use crate::congestion::{Acked, CongestionControl, Delivery, Feedback, Flight, Parameters, Request};
 use crate::delivery_rate::DeliveryRate;
@@ -14,6 +14,18 @@ use crate::{Config, Recovery};
 /// Segments that leave at once at the start of a connection even if the congestion control paces (as Linux
 /// does): Hoe's estimate uses the spacing of their acknowledgements.
 const UNPACED_SEGMENTS: u32 = 10;
+
+/// The host's pace in windows of a round trip, in slow start up to half the threshold and beyond (Linux'
+/// `tcp_pacing_ss_ratio` and `tcp_pacing_ca_ratio`).
+const SLOW_START_PACE: f64 = 2.0;
+const AVOIDANCE_PACE: f64 = 1.2;
+/// A faster pace is none, bit/s.
+const MAX_PACE: f64 = 1e15;
+/// Bursts at most in a second where a burst is more than two segments (Linux' `sk_pacing_shift`).
+const BURSTS_PER_SECOND: u64 = 1024;
+const SMALLEST_BURST: u64 = 2;
+/// Bytes that an interface segments by itself.
+const LARGEST_BURST: u64 = 65_536;
 
 /// The options that the handshake has negotiated, and how it went.
 #[derive(Debug, Clone, Copy)]
@@ -122,6 +134,10 @@ pub(crate) struct Sender {
     limited: u64,
     unpaced: u32,
     next_paced: Time,
+    /// Segments that may leave beside the one that left then, and when that was.
+    burst: (u32, Time),
+    segmentation_offload: bool,
+    fq_pacing: bool,
     /// Something waits for its turn by the pacing.
     paced_out: bool,
     last_sent: Time,
@@ -173,6 +189,9 @@ impl Sender {
             limited: 1,
             unpaced: UNPACED_SEGMENTS,
             next_paced: Time::ZERO,
+            burst: (0, Time::ZERO),
+            segmentation_offload: config.segmentation_offload,
+            fq_pacing: config.fq_pacing,
             paced_out: false,
             last_sent: Time::ZERO,
             reports: config.congestion.weight().is_some(),
@@ -347,7 +366,8 @@ impl Sender {
     fn sample_rate(&mut self, now: Time, progress: Progress, before: u64, lost: u64, rtt: Option<Duration>) {
         let (bytes, in_flight) = (progress.delivered, self.in_flight());
         let Some(rate) = &mut self.delivery_rate else { return };
-        let sample = rate.on_ack(now, bytes, progress.snapshot, self.rto.min_rtt());
+        let ever_lost = self.queue.ever_lost();
+        let sample = rate.on_ack(now, bytes, progress.snapshot, ever_lost, self.rto.min_rtt());
         self.congestion.on_delivery(&Delivery {
             now,
             bytes,
@@ -387,6 +407,12 @@ impl Sender {
     pub(crate) fn is_backlogged(&self) -> bool {
         let nxt = self.queue.nxt();
         nxt < self.end() && self.edge.saturating_sub(nxt) >= self.mss || self.queue.lost_bytes() > 0
+    }
+
+    /// The window has room for everything written and not yet sent.
+    pub(crate) fn has_room_for_all(&self) -> bool {
+        let unsent = self.written.saturating_sub(self.queue.nxt()) + self.queue.lost_bytes();
+        self.in_flight().saturating_add(unsent) <= self.congestion.cwnd()
     }
 
     /// The counters at the last acknowledgement; `None` before anything was sent.
@@ -638,7 +664,8 @@ impl Sender {
             }
         };
         self.window_limited = !window;
-        self.paced_out = window && now < self.next_paced;
+        let goes_along = self.burst.0 > 0 && self.burst.1 == now;
+        self.paced_out = window && now < self.next_paced && !goes_along;
         let may = window && !self.paced_out;
         if !may {
             self.limited = self.queue.nxt();
@@ -704,11 +731,13 @@ impl Sender {
         if self.counts_packets {
             self.congestion.on_sent(now, after_pause);
         }
+        let in_flight = if self.delivery_rate.is_some() { self.in_flight() } else { 0 };
         if let Some(rate) = &mut self.delivery_rate {
             if after_pause && rate.is_app_limited() {
                 self.congestion.on_restart(now);
             }
-            self.queue.stamp(piece.start, rate.on_sent(now, after_pause));
+            let lost = self.queue.ever_lost();
+            self.queue.stamp(piece.start, rate.on_sent(now, after_pause, in_flight, lost));
         }
         let fin = self.finished && piece.start + u64::from(piece.len) > self.written;
         let len = piece.len - u32::from(fin);
@@ -718,10 +747,30 @@ impl Sender {
         self.last_sent = now;
         if self.unpaced > 0 {
             self.unpaced -= 1;
-        } else if let Some(rate) = self.congestion.pacing_rate(self.rto.srtt()) {
+        } else if let Some(rate) = self.pacing_rate() {
             self.next_paced = self.next_paced.max(now) + rate.time_for(u64::from(len));
+            if self.segmentation_offload {
+                self.burst = match self.burst {
+                    (left @ 1.., at) if at == now => (left - 1, now),
+                    _ => (burst_segments(rate, self.mss) - 1, now),
+                };
+            }
         }
         Outgoing { start: piece.start, len, fin }
+    }
+
+    /// The pace of the congestion control, or else the host's.
+    fn pacing_rate(&self) -> Option<Rate> {
+        let srtt = self.rto.srtt();
+        match self.congestion.pacing_rate(srtt) {
+            None if self.fq_pacing && !srtt.is_zero() => {
+                let (cwnd, ssthresh) = (self.congestion.cwnd(), self.congestion.ssthresh());
+                let ratio = if cwnd < ssthresh / 2 { SLOW_START_PACE } else { AVOIDANCE_PACE };
+                let bytes = cwnd.max(self.in_flight()) as f64;
+                Rate::from_bps((8.0 * ratio * bytes / srtt.as_secs_f64()).clamp(1.0, MAX_PACE) as u64)
+            }
+            rate => rate,
+        }
     }
 
     /// The other side's window is closed, or too small for a segment that is worth it, and nothing is
@@ -735,6 +784,12 @@ impl Sender {
         let room = self.edge.saturating_sub(self.queue.nxt()).min(self.mss);
         (self.probe && room > 0).then(|| self.send_new(now, room))
     }
+}
+
+/// Full segments that leave at once where the host paces at `rate` (Linux' `tcp_tso_autosize`).
+fn burst_segments(rate: Rate, mss: u64) -> u32 {
+    let bytes = (rate.bps() / 8 / BURSTS_PER_SECOND).min(LARGEST_BURST);
+    (bytes / mss).max(SMALLEST_BURST) as u32
 }
 
 /// Whether the loss recovery spreads a reduction of the window over a round trip.

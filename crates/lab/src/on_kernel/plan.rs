@@ -49,8 +49,8 @@ pub(super) struct Host {
     pub settings: BTreeMap<&'static str, (String, String)>,
     /// Options of the handshake that one of its endpoints has.
     options: [bool; OPTIONS.len()],
-    /// The largest windows, bytes: of its receivers and its senders.
-    buffers: [u64; 2],
+    /// The largest windows, bytes, at first and ever: of its receivers and its senders.
+    buffers: [[u64; 2]; 2],
     /// The legs of the daemon that splits here, by link; none where nothing is split.
     legs: BTreeMap<usize, LegPlan>,
 }
@@ -155,6 +155,9 @@ impl Plan {
                 flow.name
             )));
         }
+        if flow.legs.iter().any(|leg| leg.sender.congestion == Algorithm::Bbr3) {
+            return Err(refused(format!("flow {} has BBR version 3, which Linux has not", flow.name)));
+        }
         let port = FIRST_PORT
             .checked_add(u16::try_from(index).unwrap_or(u16::MAX))
             .ok_or_else(|| refused("it has more flows than there are ports".into()))?;
@@ -233,10 +236,15 @@ impl Plan {
                 *option |= has(config);
             }
         }
-        let host = &mut self.hosts[receives];
-        host.buffers[0] = host.buffers[0].max(receiver.receive_buffer);
-        let host = &mut self.hosts[sends];
-        host.buffers[1] = host.buffers[1].max(sender.send_buffer);
+        let sizes = [
+            (receives, receiver.receive_autotuning, receiver.receive_buffer),
+            (sends, sender.send_autotuning, sender.send_buffer),
+        ];
+        for (end, (node, first, most)) in sizes.into_iter().enumerate() {
+            let [known_first, known_most] = &mut self.hosts[node].buffers[end];
+            *known_first = (*known_first).max(first.unwrap_or(most));
+            *known_most = (*known_most).max(most);
+        }
         let name = &scenario.nodes[sends];
         let mut values = vec![
             ("net.ipv4.tcp_slow_start_after_idle", u8::from(sender.restart_after_idle).to_string()),
@@ -273,10 +281,11 @@ impl Plan {
             for (option, (key, _)) in host.options.into_iter().zip(OPTIONS) {
                 host.set("", key, u8::from(option).to_string())?;
             }
-            for (bytes, key) in host.buffers.into_iter().zip(["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"]) {
-                if bytes > 0 {
-                    let bytes = (BOOKKEEPING * bytes).clamp(1 << 14, i32::MAX as u64);
-                    host.set("", key, format!("4096 {bytes} {bytes}"))?;
+            for (sizes, key) in host.buffers.into_iter().zip(["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"]) {
+                if sizes[1] > 0 {
+                    let [first, most] =
+                        sizes.map(|bytes| (BOOKKEEPING * bytes).clamp(1 << 14, i32::MAX as u64));
+                    host.set("", key, format!("4096 {first} {most}"))?;
                 }
             }
         }
@@ -308,6 +317,7 @@ impl Plan {
             sender.syn != SynSchedule::LINUX || sender.syn_ack != SynSchedule::LINUX_SYN_ACK,
             "SYNs are repeated as Linux repeats them",
         );
+        note(sender.fq_pacing, "only congestion controls pace: the queueing discipline is not fq");
         let cubic = sender.congestion == Algorithm::Cubic;
         note(cubic && !(sender.hystart && sender.linux_cubic), "CUBIC is Linux' own, with HyStart");
         note(leg.receiver.ack_every != 2, "an acknowledgement is sent for two segments at the latest");
@@ -346,7 +356,7 @@ impl LegPlan {
             congestion: Some(kernel_name(congestion)),
             rate: direction.rate,
             rtt: round_trip(scenario, leg),
-            send_buffer: Some(leg.sender.send_buffer),
+            send_buffer: fixed(leg.sender.send_autotuning, leg.sender.send_buffer),
             ..Self::default()
         };
         if let Algorithm::Explicit { weight } = congestion {
@@ -370,7 +380,7 @@ impl LegPlan {
     fn of_receiver(scenario: &Scenario, leg: &LegSpec) -> Self {
         let plan = Self {
             rtt: round_trip(scenario, leg),
-            receive_buffer: Some(leg.receiver.receive_buffer),
+            receive_buffer: fixed(leg.receiver.receive_autotuning, leg.receiver.receive_buffer),
             ..Self::default()
         };
         if !leg.sender.congestion.wants_feedback() {
@@ -425,12 +435,18 @@ impl LegPlan {
     }
 }
 
+/// The size of a buffer that does not grow by itself.
+fn fixed(autotuning: Option<u64>, bytes: u64) -> Option<u64> {
+    autotuning.is_none().then_some(bytes)
+}
+
 /// The name of a congestion control in the configuration of a leg and, but for those by eBPF, in the kernel.
 fn kernel_name(algorithm: Algorithm) -> String {
     match algorithm {
         Algorithm::NewReno => "reno",
         Algorithm::Cubic => "cubic",
         Algorithm::Bbr => "bbr",
+        Algorithm::Bbr3 => "bbr3",
         Algorithm::Hybla(_) => "hybla",
         Algorithm::Xcp(XcpSender::Xcp) => "xcp",
         Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",
@@ -512,6 +528,7 @@ mod tests {
     use super::*;
 
     const GEO: &str = include_str!("../../../../scenarios/geo-download.toml");
+    const AGREEMENT: &str = include_str!("../../../../scenarios/agreement.toml");
     const BOXES: &str = include_str!("../../../../scenarios/xcp-boxes.toml");
     const SURREY: &str = include_str!("../../../../scenarios/surrey.toml");
     const DISRUPTIVE: &str = include_str!("../../../../scenarios/disruptive.toml");
@@ -598,9 +615,25 @@ mod tests {
     }
 
     #[test]
+    fn buffers_that_grow_are_left_to_the_kernel_from_their_first_to_their_largest_size() {
+        let settings = [
+            r#"tcp.host.receive_buffer={ auto = ["128KiB", "32MiB"] }"#,
+            r#"tcp.host.send_buffer={ auto = ["16KiB", "4MiB"] }"#,
+            r#"tcp.satellite.receive_buffer={ auto = ["128KiB", "6MiB"] }"#,
+        ];
+        let scenario = scenario(AGREEMENT, &settings);
+        let plan = Plan::of(&scenario).unwrap();
+        let [server, client] = ["server", "client"].map(|name| node(&scenario, name));
+        assert_eq!(plan.hosts[client].settings["net.ipv4.tcp_rmem"].0, "4096 131072 33554432");
+        assert_eq!(plan.hosts[server].settings["net.ipv4.tcp_wmem"].0, "4096 32768 8388608");
+    }
+
+    #[test]
     fn what_no_kernel_can_do_is_refused_with_the_reason() {
         let error = refusal(DISRUPTIVE, &[]);
         assert!(error.contains("flow download is carried in bundles"), "{error}");
+        let error = refusal(GEO, &["tcp.space.congestion=bbr3"]);
+        assert!(error.contains("BBR version 3"), "{error}");
         let error = refusal(
             BOXES,
             &[

@@ -240,7 +240,11 @@ impl End<'_> {
 
     fn socket(&self, congestion: Option<&str>) -> io::Result<OwnedFd> {
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
-        sockopt::set_window_clamp(&socket, u32::try_from(self.config.receive_buffer).unwrap_or(u32::MAX))?;
+        // A clamp ends the kernel's own growth.
+        if self.config.receive_autotuning.is_none() {
+            let clamp = u32::try_from(self.config.receive_buffer).unwrap_or(u32::MAX);
+            sockopt::set_window_clamp(&socket, clamp)?;
+        }
         if let Some(name) = congestion {
             sockopt::set_congestion(&socket, name)?;
         }

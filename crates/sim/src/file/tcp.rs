@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use bentpipe_config::{Name, Off, Or, Plain, Problem, SpanFrom, Whole, Written, unknown};
 use bentpipe_tcp::congestion::{Algorithm, Components};
 use bentpipe_tcp::{Config, Recovery, RtoLimits, SynSchedule};
-use bentpipe_units::ByteCount;
+use bentpipe_units::{ByteCount, Probability};
 use serde::Deserialize;
 
 use super::{Endless, overlay};
@@ -15,6 +15,8 @@ use super::{Endless, overlay};
 const BUILT_IN: [&str; 3] = ["rfc", "linux", "linux-stock"];
 /// The longest chain of bases.
 const MAX_CHAIN: usize = 16;
+/// The part of a receiver's memory that is for payload (`tcp_adv_win_scale` of 1).
+const DEFAULT_PAYLOAD: f64 = 0.5;
 const U32_MAX: u64 = u32::MAX as u64;
 
 /// Timers below a millisecond would fill virtual time with their expiries; no TCP has such.
@@ -34,8 +36,8 @@ pub(super) struct Tcp {
     recovery: Option<Written<Recovery>>,
     mss: Option<Whole<u16, 88, 65_535>>,
     initial_window: Option<Whole<u32, 1, 10_000>>,
-    send_buffer: Option<Written<ByteCount>>,
-    receive_buffer: Option<Written<ByteCount>>,
+    send_buffer: Option<SendBuffer>,
+    receive_buffer: Option<ReceiveBuffer>,
     window_scaling: Option<bool>,
     timestamps: Option<bool>,
     sack: Option<bool>,
@@ -50,6 +52,8 @@ pub(super) struct Tcp {
     duplicate_sack: Option<bool>,
     hystart: Option<bool>,
     linux_cubic: Option<bool>,
+    segmentation_offload: Option<bool>,
+    fq_pacing: Option<bool>,
     nagle: Option<bool>,
     restart_after_idle: Option<bool>,
     byte_counting_limit: Option<Or<Off, Whole<u32, 1, U32_MAX>>>,
@@ -58,6 +62,37 @@ pub(super) struct Tcp {
     user_timeout: Option<SpanOrOff>,
     syn: Option<SynKey>,
     syn_ack: Option<SynKey>,
+}
+
+/// A fixed size, or the first and the largest one.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+enum SendBuffer {
+    Text(Written<ByteCount>),
+    Number(Written<ByteCount>),
+    Table(SendAuto),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SendAuto {
+    auto: [Written<ByteCount>; 2],
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+enum ReceiveBuffer {
+    Text(Written<ByteCount>),
+    Number(Written<ByteCount>),
+    Table(ReceiveAuto),
+}
+
+/// Sizes of memory, as `tcp_rmem` has them, of which a part is for payload.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReceiveAuto {
+    auto: [Written<ByteCount>; 2],
+    payload: Option<Written<Probability>>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -206,11 +241,13 @@ impl Tcp {
         let config = &mut draft.config;
         overlay!(self => config; mss initial_window window_scaling timestamps sack delayed_ack
             ack_every limited_transmit proportional_rate_reduction lost_retransmissions
-            tail_loss_probe forward_rto undo duplicate_sack hystart linux_cubic nagle restart_after_idle byte_counting_limit retries user_timeout recovery congestion);
-        for (written, buffer) in
-            [(self.send_buffer, &mut config.send_buffer), (self.receive_buffer, &mut config.receive_buffer)]
-        {
-            *buffer = written.map_or(*buffer, |bytes| bytes.get().get());
+            tail_loss_probe forward_rto undo duplicate_sack hystart linux_cubic segmentation_offload fq_pacing nagle
+            restart_after_idle byte_counting_limit retries user_timeout recovery congestion);
+        if let Some(buffer) = self.send_buffer {
+            (config.send_autotuning, config.send_buffer) = buffer.sizes();
+        }
+        if let Some(buffer) = self.receive_buffer {
+            (config.receive_autotuning, config.receive_buffer) = buffer.sizes();
         }
         if let Some(rto) = self.rto {
             rto.apply(&mut config.rto);
@@ -228,7 +265,31 @@ impl Tcp {
         match &mut config.congestion {
             Algorithm::Hybla(components) => *components = draft.hybla,
             Algorithm::Explicit { weight } => *weight = draft.weight,
-            Algorithm::NewReno | Algorithm::Cubic | Algorithm::Bbr | Algorithm::Xcp(_) => {}
+            Algorithm::NewReno | Algorithm::Cubic | Algorithm::Bbr | Algorithm::Bbr3 | Algorithm::Xcp(_) => {}
+        }
+    }
+}
+
+impl SendBuffer {
+    /// The first size, where it grows, and the largest one; bytes of payload.
+    fn sizes(self) -> (Option<u64>, u64) {
+        match self {
+            Self::Text(bytes) | Self::Number(bytes) => (None, bytes.get().get()),
+            Self::Table(SendAuto { auto: [first, most] }) => (Some(first.get().get()), most.get().get()),
+        }
+    }
+}
+
+impl ReceiveBuffer {
+    /// As of [`SendBuffer`].
+    fn sizes(self) -> (Option<u64>, u64) {
+        match self {
+            Self::Text(bytes) | Self::Number(bytes) => (None, bytes.get().get()),
+            Self::Table(ReceiveAuto { auto, payload }) => {
+                let part = payload.map_or(DEFAULT_PAYLOAD, |part| part.get().get());
+                let [first, most] = auto.map(|memory| (memory.get().get() as f64 * part) as u64);
+                (Some(first), most)
+            }
         }
     }
 }

@@ -425,6 +425,32 @@ fn every_key_of_tcp_is_read_over_its_base() {
 }
 
 #[test]
+fn a_buffer_has_a_size_or_grows_from_a_first_one() {
+    let sizes = |setting: &str| {
+        let sender = with(&[setting]).unwrap().flows[0].legs[1].sender;
+        [(sender.send_autotuning, sender.send_buffer), (sender.receive_autotuning, sender.receive_buffer)]
+    };
+    let auto = "tcp.sat.receive_buffer={ auto = [\"128KiB\", \"32MiB\"] }";
+    assert_eq!(sizes(auto)[1], (Some(64 << 10), 16 << 20), "half of the memory");
+    let auto = "tcp.sat.receive_buffer={ auto = [\"128KiB\", \"32MiB\"], payload = \"75%\" }";
+    assert_eq!(sizes(auto)[1], (Some(96 << 10), 24 << 20));
+    let auto = "tcp.sat.send_buffer={ auto = [16384, \"4MiB\"] }";
+    assert_eq!(sizes(auto), [(Some(16_384), 4 << 20), (None, 2 << 20)]);
+    let stock = "tcp.sat.base=linux-stock";
+    assert_eq!(sizes(stock), [(Some(16 << 10), 4 << 20), (Some(64 << 10), 16 << 20)]);
+    let error = with(&["tcp.sat.send_buffer={ auto = [\"4MiB\", \"1MiB\"] }"]).unwrap_err();
+    assert!(error.contains("tcp.sat.send_buffer: 4194304 bytes at first is not possible"), "{error}");
+}
+
+#[test]
+fn a_size_takes_the_place_of_growth() {
+    let stock = ["tcp.sat.base=linux-stock", "tcp.sat.receive_buffer=3MB", "tcp.sat.send_buffer=500000"];
+    let sender = with(&stock).unwrap().flows[0].legs[1].sender;
+    assert_eq!((sender.send_autotuning, sender.send_buffer), (None, 500_000));
+    assert_eq!((sender.receive_autotuning, sender.receive_buffer), (None, 3_000_000));
+}
+
+#[test]
 fn little_needs_to_be_said() {
     let text = "duration='1s'\n[[link]]\nname='l'\nbetween=['a','b']\ndelay='1s'\n[[flow]]\nname='f'\nfrom='a'\nto='b'";
     let scenario = read(text).unwrap();
@@ -975,6 +1001,7 @@ fn the_reference_describes_every_key() {
         bogus("name = \"download\"", "zzz = 1"),
         FULL.replace("good_to_bad", "zzz"),
         FULL.replace("overhead", "zzz"),
+        FULL.replace("receive_buffer = \"2MiB\"", "receive_buffer = { zzz = 1 }"),
         FULL.replace("start = \"10s\"", "zzz = 1"),
         FULL.replace(
             "[{ start = \"10s\", duration = \"5s\" }, { start = \"30s\", duration = \"1s\" }]",

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
-use self::filters::{Aggregation, MaxFilter};
+pub(super) use self::filters::Aggregation;
+use self::filters::MaxFilter;
 use super::slow_start::MAX_WINDOW;
 use super::{Acked, CongestionControl, Delivery, NO_SSTHRESH, Parameters, Phase};
 
@@ -382,128 +383,43 @@ impl CongestionControl for Bbr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RateSample;
-
-    const MSS: u64 = 1448;
-    const RTT: Duration = Duration::from_millis(100);
-    /// Bytes per second.
-    const LINK: f64 = 1e6;
-
-    /// A path of a fixed rate and round trip with an endless queue: one acknowledgement for each segment, and
-    /// a flight that is the window, or what the pace makes of it.
-    struct Path {
-        bbr: Bbr,
-        now: Time,
-        delivered: u64,
-        /// Departures: when, and what had been delivered then.
-        flight: std::collections::VecDeque<(Time, u64)>,
-        free_at: Time,
-        next_at: Time,
-        longest_rtt: Duration,
-    }
-
-    impl Path {
-        fn new() -> Self {
-            let parameters = Parameters {
-                mss: MSS,
-                initial_window: 10 * MSS,
-                byte_counting_limit: None,
-                hystart: false,
-                linux_cubic: false,
-            };
-            let mut bbr = Bbr::new(parameters);
-            bbr.on_established(Time::ZERO, Some(RTT));
-            Self {
-                bbr,
-                now: Time::ZERO,
-                delivered: 0,
-                flight: Default::default(),
-                free_at: Time::ZERO,
-                next_at: Time::ZERO,
-                longest_rtt: RTT,
-            }
-        }
-
-        fn in_flight(&self) -> u64 {
-            self.flight.len() as u64 * MSS
-        }
-
-        /// The next acknowledgement or departure.
-        fn step(&mut self) {
-            let takes = Duration::from_secs_f64(MSS as f64 / LINK);
-            let room = self.in_flight() + MSS <= self.bbr.cwnd();
-            let arrives = self.flight.front().map(|&(sent, _)| (sent + RTT).max(self.free_at + takes));
-            if room && arrives.is_none_or(|arrives| self.next_at.max(self.now) <= arrives) {
-                self.now = self.now.max(self.next_at);
-                self.flight.push_back((self.now, self.delivered));
-                let rate = self.bbr.pacing_rate(RTT).unwrap();
-                self.next_at = self.now + rate.time_for(MSS);
-                return;
-            }
-            let (sent, prior_delivered) = self.flight.pop_front().unwrap();
-            let prior_in_flight = self.in_flight() + MSS;
-            self.now = (sent + RTT).max(self.free_at + takes);
-            self.free_at = self.now;
-            self.delivered += MSS;
-            let rtt = self.now - sent;
-            self.longest_rtt = self.longest_rtt.max(rtt);
-            let (bytes, interval) = (self.delivered - prior_delivered, rtt);
-            self.bbr.on_delivery(&Delivery {
-                now: self.now,
-                bytes: MSS,
-                delivered: self.delivered,
-                lost: 0,
-                in_flight: self.in_flight(),
-                prior_in_flight,
-                rtt: Some(rtt),
-                srtt: rtt,
-                phase: Phase::Open,
-                sample: Some(RateSample { bytes, interval, prior_delivered, is_app_limited: false }),
-            });
-        }
-
-        fn run_to(&mut self, millis: u64) {
-            while self.now < Time::ZERO + Duration::from_millis(millis) {
-                self.step();
-            }
-        }
-    }
+    use crate::congestion::test_path::{LINK, MSS, Path, RTT};
 
     #[test]
     fn startup_finds_the_bandwidth_and_drain_empties_the_queue() {
-        let mut path = Path::new();
+        let mut path = Path::new(Bbr::new);
         path.run_to(3000);
-        assert_eq!(path.bbr.mode, Mode::ProbeBandwidth);
-        assert!((path.bbr.bandwidth.max() / LINK - 1.0).abs() < 0.02, "{}", path.bbr.bandwidth.max());
+        assert_eq!(path.control.mode, Mode::ProbeBandwidth);
+        assert!((path.control.bandwidth.max() / LINK - 1.0).abs() < 0.02, "{}", path.control.bandwidth.max());
         path.longest_rtt = Duration::ZERO;
         path.run_to(6000);
         assert!(path.longest_rtt < RTT * 15 / 10, "{:?}", path.longest_rtt);
-        let products = path.bbr.cwnd() as f64 / (LINK * RTT.as_secs_f64());
+        let products = path.control.cwnd() as f64 / (LINK * RTT.as_secs_f64());
         assert!((2.0..2.5).contains(&products), "{products} bandwidth-delay products");
     }
 
     #[test]
     fn each_ten_seconds_the_flight_shrinks_for_the_round_trip() {
-        let mut path = Path::new();
+        let mut path = Path::new(Bbr::new);
         let mut smallest = u64::MAX;
         path.run_to(9000);
         let before = path.delivered;
         while path.now < Time::ZERO + Duration::from_secs(13) {
             path.step();
-            smallest = smallest.min(path.bbr.cwnd());
+            smallest = smallest.min(path.control.cwnd());
         }
         assert_eq!(smallest, MIN_WINDOW * MSS);
-        assert_eq!(path.bbr.mode, Mode::ProbeBandwidth);
-        assert_eq!(path.bbr.min_rtt, Some(RTT));
+        assert_eq!(path.control.mode, Mode::ProbeBandwidth);
+        assert_eq!(path.control.min_rtt, Some(RTT));
         let delivered = (path.delivered - before) as f64 / (4.0 * LINK);
         assert!((0.85..0.99).contains(&delivered), "{delivered}");
     }
 
     #[test]
     fn a_repair_keeps_the_flight_for_a_round_and_gives_the_window_back() {
-        let mut path = Path::new();
+        let mut path = Path::new(Bbr::new);
         path.run_to(3000);
-        let before = path.bbr.cwnd();
+        let before = path.control.cwnd();
         let mut delivery = Delivery {
             now: path.now,
             bytes: MSS,
@@ -516,11 +432,11 @@ mod tests {
             phase: Phase::Recovery,
             sample: None,
         };
-        path.bbr.on_loss(path.now, 24 * MSS);
-        path.bbr.on_delivery(&delivery);
-        assert_eq!(path.bbr.cwnd(), 21 * MSS);
+        path.control.on_loss(path.now, 24 * MSS);
+        path.control.on_delivery(&delivery);
+        assert_eq!(path.control.cwnd(), 21 * MSS);
         (delivery.phase, delivery.lost) = (Phase::Open, 0);
-        path.bbr.on_delivery(&delivery);
-        assert!(path.bbr.cwnd() >= before.min(path.bbr.inflight(CWND_GAIN)));
+        path.control.on_delivery(&delivery);
+        assert!(path.control.cwnd() >= before.min(path.control.inflight(CWND_GAIN)));
     }
 }

@@ -5,6 +5,7 @@
 //! run gives the same bits everywhere.
 
 mod bbr;
+mod bbr3;
 pub mod c_core;
 mod cubic;
 mod explicit;
@@ -12,6 +13,8 @@ mod hybla;
 mod hystart;
 mod new_reno;
 mod slow_start;
+#[cfg(test)]
+mod test_path;
 mod xcp;
 
 use std::fmt;
@@ -24,6 +27,7 @@ use bentpipe_units::{Rate, Time};
 use crate::RateSample;
 
 pub use bbr::Bbr;
+pub use bbr3::Bbr3;
 pub use cubic::Cubic;
 pub use explicit::Explicit;
 pub use hybla::{Components, Hybla, PublishedHybla, RTT0};
@@ -242,6 +246,9 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// segment had been retransmitted by the timer before: the threshold is then kept (RFC 5681 §3.1).
     fn on_timeout(&mut self, now: Time, in_flight: u64, first: bool);
 
+    /// The last losses were none; before [`set_window`](Self::set_window) gives the window back.
+    fn on_spurious(&mut self) {}
+
     /// Window and threshold are set from outside, where a reduction was spurious, or where a timeout has left
     /// segments in flight. An algorithm that sets its window by itself ignores it.
     fn set_window(&mut self, cwnd: u64, ssthresh: u64) {}
@@ -276,6 +283,8 @@ pub enum Algorithm {
     Cubic,
     /// BBR, version 1.
     Bbr,
+    /// BBR, version 3.
+    Bbr3,
     /// Hybla, with those of its components that are switched on.
     Hybla(Components),
     /// XCP or P-XCP: routers set the window.
@@ -289,7 +298,8 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// The names that [`FromStr`] takes.
-    pub const NAMES: [&'static str; 7] = ["newreno", "cubic", "bbr", "hybla", "xcp", "p-xcp", "explicit"];
+    pub const NAMES: [&'static str; 8] =
+        ["newreno", "cubic", "bbr", "bbr3", "hybla", "xcp", "p-xcp", "explicit"];
 
     /// A controller for a new connection.
     pub fn build(self, parameters: Parameters) -> Box<dyn CongestionControl> {
@@ -297,6 +307,7 @@ impl Algorithm {
             Algorithm::NewReno => Box::new(NewReno::new(parameters)),
             Algorithm::Cubic => Box::new(Cubic::new(parameters)),
             Algorithm::Bbr => Box::new(Bbr::new(parameters)),
+            Algorithm::Bbr3 => Box::new(Bbr3::new(parameters)),
             Algorithm::Hybla(components) => components.build(parameters),
             Algorithm::Xcp(sender) => Box::new(Xcp::new(parameters, sender)),
             Algorithm::Explicit { .. } => Box::new(Explicit::new(parameters)),
@@ -311,7 +322,7 @@ impl Algorithm {
     /// Whether it spreads the reduction of its window after a loss by itself, or does not reduce it.
     pub fn spreads_reduction(self) -> bool {
         match self {
-            Algorithm::Explicit { .. } | Algorithm::Bbr => true,
+            Algorithm::Explicit { .. } | Algorithm::Bbr | Algorithm::Bbr3 => true,
             Algorithm::Hybla(components) => !components.are_published(),
             _ => false,
         }
@@ -327,7 +338,7 @@ impl Algorithm {
     /// Whether it needs [`on_delivery`](CongestionControl::on_delivery), for which the sender keeps a record
     /// of each segment.
     pub fn samples_rate(self) -> bool {
-        self == Algorithm::Bbr
+        matches!(self, Algorithm::Bbr | Algorithm::Bbr3)
     }
 
     /// The weight of its share, where a rate controller sets its rate.
@@ -342,6 +353,7 @@ impl fmt::Display for Algorithm {
             Algorithm::NewReno => "newreno",
             Algorithm::Cubic => "cubic",
             Algorithm::Bbr => "bbr",
+            Algorithm::Bbr3 => "bbr3",
             Algorithm::Hybla(_) => "hybla",
             Algorithm::Xcp(XcpSender::Xcp) => "xcp",
             Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",
@@ -352,7 +364,9 @@ impl fmt::Display for Algorithm {
 
 /// A name that no algorithm has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not a congestion control: choose newreno, cubic, bbr, hybla, xcp, p-xcp or explicit")]
+#[error(
+    "\"{0}\" is not a congestion control: choose newreno, cubic, bbr, bbr3, hybla, xcp, p-xcp or explicit"
+)]
 pub struct UnknownAlgorithm(String);
 
 impl FromStr for Algorithm {
@@ -363,6 +377,7 @@ impl FromStr for Algorithm {
             "newreno" => Ok(Algorithm::NewReno),
             "cubic" => Ok(Algorithm::Cubic),
             "bbr" => Ok(Algorithm::Bbr),
+            "bbr3" => Ok(Algorithm::Bbr3),
             "hybla" => Ok(Algorithm::Hybla(Components::ALL)),
             "xcp" => Ok(Algorithm::Xcp(XcpSender::Xcp)),
             "p-xcp" => Ok(Algorithm::Xcp(XcpSender::PXcp)),

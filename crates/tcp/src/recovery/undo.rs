@@ -70,6 +70,7 @@ impl Undo {
 
     /// Restores window and threshold (RFC 4015 §3.2); neither is made smaller.
     pub(super) fn restore(self, congestion: &mut dyn CongestionControl) {
+        congestion.on_spurious();
         let (cwnd, ssthresh) = (congestion.cwnd().max(self.cwnd), congestion.ssthresh().max(self.ssthresh));
         congestion.set_window(cwnd, ssthresh);
     }

@@ -18,6 +18,8 @@ enum Event {
     Feedback(Feedback),
     Loss(u64),
     RecoveryEnd,
+    Spurious,
+    Restart(u64),
     Timeout(u64, bool),
     Idle,
     Rate(Option<Rate>),
@@ -67,12 +69,14 @@ fn feedback() -> impl Strategy<Value = Event> {
 
 /// What is delivered does not go back; the rest may be anything.
 fn delivery() -> impl Strategy<Value = Event> {
-    let sample = (bytes(), duration(), 0u64..1 << 40, any::<bool>()).prop_map(
-        |(bytes, interval, prior_delivered, is_app_limited)| RateSample {
+    let sample = (bytes(), duration(), 0u64..1 << 40, any::<bool>(), self::bytes(), self::bytes()).prop_map(
+        |(bytes, interval, prior_delivered, is_app_limited, in_flight, lost)| RateSample {
             bytes,
             interval,
             prior_delivered,
             is_app_limited,
+            in_flight,
+            lost,
         },
     );
     let phase = prop_oneof![Just(Phase::Open), Just(Phase::Recovery), Just(Phase::Timeout)];
@@ -103,6 +107,8 @@ fn event() -> impl Strategy<Value = Event> {
         6 => feedback(),
         2 => bytes().prop_map(Event::Loss),
         2 => Just(Event::RecoveryEnd),
+        1 => Just(Event::Spurious),
+        1 => any::<u64>().prop_map(Event::Restart),
         2 => (bytes(), any::<bool>()).prop_map(|(in_flight, first)| Event::Timeout(in_flight, first)),
         1 => Just(Event::Idle),
         2 => any::<u64>().prop_map(|bps| Event::Rate(Rate::from_bps(bps))),
@@ -136,6 +142,8 @@ proptest! {
                 Event::Window(cwnd, ssthresh) => control.set_window((*cwnd).max(mss), (*ssthresh).max(2 * mss)),
                 Event::Feedback(feedback) => control.on_feedback(feedback),
                 Event::Loss(in_flight) => control.on_loss(Time::ZERO, *in_flight),
+                Event::Spurious => control.on_spurious(),
+                Event::Restart(at) => control.on_restart(Time::from_nanos(*at)),
                 Event::RecoveryEnd => control.on_recovery_end(Time::ZERO),
                 Event::Timeout(in_flight, first) => control.on_timeout(Time::ZERO, *in_flight, *first),
                 Event::Idle => control.on_idle(Time::ZERO),

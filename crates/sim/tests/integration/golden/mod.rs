@@ -174,6 +174,11 @@ fn bbr_gives_the_known_table() {
 }
 
 #[test]
+fn bbr3_gives_the_known_table() {
+    check_with("bbr3", &["tcp.host.base=linux-stock", "tcp.host.recovery=rack", "tcp.host.congestion=bbr3"]);
+}
+
+#[test]
 fn linux_as_it_comes_gives_the_known_table() {
     check_with("linux-stock", &["tcp.host.base=linux-stock", "tcp.host.recovery=rack"]);
 }

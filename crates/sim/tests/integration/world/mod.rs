@@ -1,5 +1,6 @@
 //! Transfers in virtual time.
 
+mod bbr3;
 mod bundles;
 mod closed_forms;
 mod cross_traffic;

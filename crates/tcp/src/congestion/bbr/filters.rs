@@ -54,7 +54,7 @@ impl MaxFilter {
 
 /// How much more than the bandwidth is acknowledged at once, now and then.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Aggregation {
+pub(in crate::congestion) struct Aggregation {
     /// The largest excess of this half of the memory and of the other.
     excess: [u64; 2],
     rounds: u32,
@@ -64,7 +64,13 @@ pub(super) struct Aggregation {
 }
 
 impl Aggregation {
-    pub(super) fn update(&mut self, delivery: &Delivery, round_start: bool, bandwidth: f64, cwnd: u64) {
+    pub(in crate::congestion) fn update(
+        &mut self,
+        delivery: &Delivery,
+        round_start: bool,
+        bandwidth: f64,
+        cwnd: u64,
+    ) {
         if delivery.bytes == 0 || delivery.sample.is_none() {
             return;
         }
@@ -89,12 +95,12 @@ impl Aggregation {
     }
 
     /// A new epoch begins.
-    pub(super) fn restart(&mut self, now: Time) {
+    pub(in crate::congestion) fn restart(&mut self, now: Time) {
         (self.epoch_at, self.epoch_bytes) = (now, 0);
     }
 
     /// Bytes for which the window is to have room.
-    pub(super) fn extra(&self, bandwidth: f64) -> u64 {
+    pub(in crate::congestion) fn extra(&self, bandwidth: f64) -> u64 {
         let most = (bandwidth * MAX_AGGREGATION.as_secs_f64()) as u64;
         self.excess[0].max(self.excess[1]).min(most)
     }
@@ -127,6 +133,8 @@ mod tests {
                 interval: Duration::from_millis(1),
                 prior_delivered: 0,
                 is_app_limited: false,
+                in_flight: 0,
+                lost: 0,
             }),
             ..Delivery::default()
         };

@@ -1,5 +1,7 @@
 //! The endpoint against timelines and closed forms.
 
+mod autotuning;
+mod bursts;
 mod rack;
 mod recovery;
 mod spurious;

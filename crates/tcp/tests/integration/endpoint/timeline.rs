@@ -128,6 +128,18 @@ impl Timeline {
         self
     }
 
+    /// The segment that acknowledges those up to number `n`.
+    pub(crate) fn acknowledgement(&self, n: u32) -> Segment {
+        Segment {
+            seq: PEER + 1,
+            ack: self.initial.wrapping_add(1).wrapping_add(n * MSS),
+            window: self.window,
+            flags: Flags::ACK,
+            timestamps: self.echo.map(|echo| Timestamps { value: 1, echo }),
+            ..Segment::default()
+        }
+    }
+
     /// Segments up to number `n` are acknowledged.
     pub(crate) fn ack(&mut self, n: u32) -> &mut Self {
         self.sack(n, &[])
@@ -146,15 +158,7 @@ impl Timeline {
         let seq_behind = |n: u32| self.initial.wrapping_add(1).wrapping_add(n * MSS);
         let mut sack = SackBlocks::default();
         blocks.iter().for_each(|&(first, last)| sack.push(seq_behind(first - 1), seq_behind(last)));
-        let segment = Segment {
-            seq: PEER + 1,
-            ack: seq_behind(n),
-            window: self.window,
-            flags: Flags::ACK,
-            timestamps: self.echo.map(|echo| Timestamps { value: 1, echo }),
-            sack,
-            ..Segment::default()
-        };
+        let segment = Segment { sack, ..self.acknowledgement(n) };
         self.endpoint.on_segment(self.now, &segment);
         self.collect();
         self

@@ -124,7 +124,7 @@ impl Side {
         if self.endpoint.readable() == 0 || now < self.next_read {
             return;
         }
-        self.read += self.endpoint.read(self.application.read_chunk);
+        self.read += self.endpoint.read(now, self.application.read_chunk);
         self.next_read = now + self.application.read_pause;
     }
 

@@ -97,7 +97,7 @@ fn survive(peer: &mut Peer, config: &Config, events: Vec<Event>) {
             Event::Passes(span) => peer.now += span,
             Event::Writes(bytes) => written += peer.endpoint.write(bytes),
             Event::Reads(bytes) => {
-                peer.endpoint.read(bytes);
+                peer.endpoint.read(peer.now, bytes);
             }
             Event::Finishes => peer.endpoint.finish(),
         }

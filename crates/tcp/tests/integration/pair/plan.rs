@@ -96,6 +96,7 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
         Just(Algorithm::NewReno),
         Just(Algorithm::Cubic),
         Just(Algorithm::Bbr),
+        Just(Algorithm::Bbr3),
         Just(Algorithm::Xcp(XcpSender::Xcp)),
         Just(Algorithm::Xcp(XcpSender::PXcp)),
         Just(Algorithm::Explicit { weight: NonZeroU32::MIN }),
@@ -110,12 +111,17 @@ fn buffer() -> impl Strategy<Value = u64> {
 }
 
 pub(crate) fn config() -> impl Strategy<Value = Config> {
-    let sizes = (88u16..1500, 1u32..20, buffer(), buffer());
+    let first = || prop::option::of(1500u64..100_000);
+    let sizes = (88u16..1500, 1u32..20, (buffer(), first()), (buffer(), first()));
     let delayed_ack = prop_oneof![Just(None), (1u64..200).prop_map(|n| Some(Duration::from_millis(n)))];
     let choices =
         (0..Recovery::ALL.len(), algorithm(), prop::option::of(1u32..4), any::<bool>(), delayed_ack, 1u32..9);
-    (sizes, any::<[bool; 14]>(), choices).prop_map(
-        |((mss, initial_window, send_buffer, receive_buffer), switches, choices)| {
+    (sizes, any::<[bool; 16]>(), choices).prop_map(
+        |(
+            (mss, initial_window, (send_buffer, send_first), (receive_buffer, receive_first)),
+            switches,
+            choices,
+        )| {
             let [
                 window_scaling,
                 timestamps,
@@ -131,6 +137,8 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 duplicate_sack,
                 hystart,
                 linux_cubic,
+                segmentation_offload,
+                fq_pacing,
             ] = switches;
             let (recovery, congestion, byte_counting_limit, linux, delayed_ack, ack_every) = choices;
             let patient = SynSchedule { waits: None, ..SynSchedule::RFC6298 };
@@ -138,7 +146,9 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 mss,
                 initial_window,
                 send_buffer,
+                send_autotuning: send_first.map(|first| first.min(send_buffer)),
                 receive_buffer,
+                receive_autotuning: receive_first.map(|first| first.min(receive_buffer)),
                 window_scaling,
                 timestamps,
                 sack,
@@ -153,6 +163,8 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 duplicate_sack,
                 hystart,
                 linux_cubic,
+                segmentation_offload,
+                fq_pacing,
                 nagle,
                 restart_after_idle,
                 byte_counting_limit,

@@ -125,7 +125,7 @@ fn a_fin_from_before_the_window_is_none() {
     let fin = Segment { flags: Flags::ACK | Flags::FIN, ..peer.segment(1, 1, 10) };
     peer.arrives(fin);
     assert_eq!(peer.endpoint.readable(), 2 * MSS);
-    assert_eq!(peer.endpoint.read(u64::MAX), 2 * MSS);
+    assert_eq!(peer.endpoint.read(peer.now, u64::MAX), 2 * MSS);
     peer.arrives(fin);
     assert!(!peer.endpoint.is_at_end());
 }
@@ -140,7 +140,7 @@ fn nothing_is_taken_behind_a_fin() {
     peer.arrives(more);
     let more = Segment { flags: Flags::ACK | Flags::FIN, ..peer.segment(102, 1, 500) };
     peer.arrives(more);
-    assert_eq!((peer.endpoint.read(u64::MAX), peer.endpoint.is_at_end()), (100, true));
+    assert_eq!((peer.endpoint.read(peer.now, u64::MAX), peer.endpoint.is_at_end()), (100, true));
     assert_eq!(peer.sent().last().map(|segment| segment.ack), Some(THEIRS + 102));
 }
 
@@ -150,7 +150,7 @@ fn data_out_of_order_behind_a_fin_are_dropped() {
     let beyond = peer.segment(50, 1, 500);
     let fin = Segment { flags: Flags::ACK | Flags::FIN, ..peer.segment(1, 1, 100) };
     peer.arrives(beyond).arrives(fin);
-    assert_eq!((peer.endpoint.read(u64::MAX), peer.endpoint.is_at_end()), (100, true));
+    assert_eq!((peer.endpoint.read(peer.now, u64::MAX), peer.endpoint.is_at_end()), (100, true));
     assert_eq!(peer.endpoint.receive_buffered(), 0);
 }
 
@@ -383,7 +383,7 @@ fn a_window_that_has_not_changed_is_not_announced() {
         assert_eq!(peer.sent().len(), 1);
     }
     for _ in 0..40 {
-        peer.endpoint.read(3 * MSS);
+        peer.endpoint.read(peer.now, 3 * MSS);
         assert_eq!(peer.sent(), []);
     }
 }
