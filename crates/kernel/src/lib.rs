@@ -15,6 +15,7 @@
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
 //! - [`nftables`]: elements of nftables sets, added and removed without starting `nft`; counters.
 //! - [`sock_diag`]: the handshakes of this host that are not complete.
+//! - [`multicast`]: which interfaces datagrams to a group are copied to.
 //! - [`route`]: the interface by which this host reaches an address.
 //! - [`link_events`]: notifications that network interfaces have come or gone.
 //! - [`reverse_lookup`]: the name of a host by its address.
@@ -44,6 +45,7 @@ pub mod leg;
 pub mod limits;
 pub mod link_events;
 mod mapped;
+pub mod multicast;
 mod netlink;
 pub mod nftables;
 pub mod notify;

@@ -307,7 +307,12 @@ pub(crate) fn set_int(
     set(fd, level, option, &value)
 }
 
-fn set<T: Copy>(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+pub(crate) fn set<T: Copy>(
+    fd: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
     // SAFETY: `value` is a live, initialised plain value for the length of the call, and `size_of::<T>()` is
     // its size.
     let result = unsafe {

@@ -22,6 +22,8 @@ pub(crate) enum Event {
     Session(u32),
     /// A flow begins.
     Start(u32),
+    /// The next datagram of a UDP stream is due.
+    Datagram(u32),
     /// The moment to take a sample.
     Sample,
 }

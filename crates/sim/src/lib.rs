@@ -23,6 +23,7 @@ mod results;
 pub mod scenario;
 pub mod sweep;
 mod trace;
+mod udp;
 mod world;
 
 pub use observer::{Observer, OfferedPacket, PacketStep, Unobserved};
@@ -32,4 +33,5 @@ pub use results::{
 };
 pub use scenario::Scenario;
 pub use trace::{Trace, TraceError};
+pub use udp::{UdpArrivals, UdpReceiverResult, UdpResult};
 pub use world::run;

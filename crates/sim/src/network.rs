@@ -55,7 +55,7 @@ impl Pipe {
     /// Offers a packet to the transmitter. Returns its fate, and when the pipe delivers next if this packet
     /// has changed that.
     pub(crate) fn offer(&mut self, now: Time, packet: Packet) -> (Fate, Option<Time>) {
-        let bytes = packet.segment.ip_length();
+        let bytes = packet.ip_length();
         let arrivals = self.transmit(now, bytes, bytes);
         launch(&mut self.in_flight, arrivals, packet, Packet::corrupted)
     }
@@ -64,7 +64,7 @@ impl Pipe {
     pub(crate) fn deliver(&mut self, now: Time) -> Option<(Packet, Option<Time>)> {
         let delivered = deliver(&mut self.in_flight, now);
         if let (Some(recorder), Some((packet, _))) = (&mut self.recorder, &delivered) {
-            recorder.arrived(now, packet.segment.ip_length());
+            recorder.arrived(now, packet.ip_length());
         }
         delivered
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use bentpipe_link::agent::{self, CongestionHeader, TcpFlags, TcpHeader};
 use bentpipe_tcp::{CongestionOption, SackBlocks, Segment};
 
-/// A segment on its way.
+/// A packet on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packet {
-    pub(crate) segment: Segment,
-    /// The endpoint that sent it.
+    pub(crate) payload: Payload,
+    /// The endpoint that sent it; of a datagram, the branch of its stream's tree.
     pub(crate) from: u32,
     /// How many links it has crossed. On a link with agents, and in them, the link itself does not count yet:
     /// so a packet and its copies have the same number wherever a link end sends them from.
@@ -18,7 +18,41 @@ pub(crate) struct Packet {
     pub(crate) corrupted: bool,
 }
 
+/// What an IP packet carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Payload {
+    Tcp(Segment),
+    Udp(Datagram),
+}
+
+/// A UDP datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Datagram {
+    /// Its number in its stream, from 0 on; there are at most [`MAX_DATAGRAMS`](crate::scenario::MAX_DATAGRAMS).
+    pub(crate) number: u32,
+    /// Bytes of its IP packet.
+    pub(crate) ip_bytes: u16,
+}
+
 impl Packet {
+    /// Bytes of the IPv4 packet.
+    #[inline]
+    pub(crate) fn ip_length(&self) -> usize {
+        match &self.payload {
+            Payload::Tcp(segment) => segment.ip_length(),
+            Payload::Udp(datagram) => datagram.ip_bytes.into(),
+        }
+    }
+
+    /// Whether it carries more than acknowledgements and control bits.
+    #[inline]
+    pub(crate) fn carries_data(&self) -> bool {
+        match &self.payload {
+            Payload::Tcp(segment) => segment.len > 0,
+            Payload::Udp(_) => true,
+        }
+    }
+
     pub(crate) fn corrupted(self) -> Self {
         Self { corrupted: true, ..self }
     }
@@ -29,14 +63,15 @@ impl agent::Packet for Packet {
     type End = u32;
 
     fn ip_length(&self) -> usize {
-        self.segment.ip_length()
+        self.ip_length()
     }
 
     fn tcp(&self) -> Option<TcpHeader<'_, u32>> {
+        let Payload::Tcp(segment) = &self.payload else { return None };
         if self.corrupted {
             return None;
         }
-        let Segment { seq, ack, len, window, flags, ref sack, .. } = self.segment;
+        let Segment { seq, ack, len, window, flags, ref sack, .. } = *segment;
         Some(TcpHeader {
             source: self.from,
             destination: self.from ^ 1,
@@ -50,11 +85,15 @@ impl agent::Packet for Packet {
     }
 
     fn without_sack(&self) -> Self {
-        Self { segment: Segment { sack: SackBlocks::default(), ..self.segment }, ..*self }
+        let Payload::Tcp(segment) = self.payload else { return *self };
+        Self { payload: Payload::Tcp(Segment { sack: SackBlocks::default(), ..segment }), ..*self }
     }
 
     fn congestion_header(&self) -> Option<CongestionHeader> {
-        let CongestionOption::Request { rtt, spacing, feedback } = self.segment.congestion else {
+        let Payload::Tcp(Segment {
+            congestion: CongestionOption::Request { rtt, spacing, feedback }, ..
+        }) = self.payload
+        else {
             return None;
         };
         if self.corrupted {
@@ -68,7 +107,9 @@ impl agent::Packet for Packet {
     }
 
     fn with_feedback(mut self, given: i32) -> Self {
-        if let CongestionOption::Request { feedback, .. } = &mut self.segment.congestion {
+        if let Payload::Tcp(Segment { congestion: CongestionOption::Request { feedback, .. }, .. }) =
+            &mut self.payload
+        {
             *feedback = given;
         }
         self
@@ -92,7 +133,14 @@ mod tests {
         let congestion = CongestionOption::Request { rtt: 600_000, spacing: 1_200, feedback: 99 };
         let segment =
             Segment { seq: 9, ack: 12, len: 100, window: 77, flags, timestamps, sack, congestion, syn: None };
-        Packet { segment, from: 6, hop: 1, corrupted: false }
+        Packet { payload: Payload::Tcp(segment), from: 6, hop: 1, corrupted: false }
+    }
+
+    fn segment(packet: Packet) -> Segment {
+        match packet.payload {
+            Payload::Tcp(segment) => segment,
+            Payload::Udp(_) => panic!("a datagram is no segment"),
+        }
     }
 
     #[test]
@@ -105,7 +153,7 @@ mod tests {
         assert!(!header.flags.is_rst());
         assert_eq!(header.sack, [(7, 11), (u32::MAX, 3)]);
         assert_eq!(header.end(), 9 + 101, "as long as the segment says");
-        assert_eq!(packet.ip_length(), packet.segment.ip_length());
+        assert_eq!(packet.ip_length(), segment(packet).ip_length());
         let answer = Packet { from: 7, ..packet };
         assert_eq!((answer.tcp().unwrap().source, answer.tcp().unwrap().destination), (7, 6));
     }
@@ -113,9 +161,10 @@ mod tests {
     #[test]
     fn without_its_sack_blocks_a_packet_is_shorter_and_else_the_same() {
         let bare = packet().without_sack();
-        assert!(bare.segment.sack.is_empty());
+        assert!(segment(bare).sack.is_empty());
         assert_eq!(packet().ip_length() - bare.ip_length(), 20, "two blocks, kind, length, padding");
-        let again = Packet { segment: Segment { sack: packet().segment.sack, ..bare.segment }, ..bare };
+        let sack = segment(packet()).sack;
+        let again = Packet { payload: Payload::Tcp(Segment { sack, ..segment(bare) }), ..bare };
         assert_eq!(again, packet());
     }
 
@@ -126,7 +175,7 @@ mod tests {
         let lowered = packet().with_feedback(-5);
         assert_eq!(lowered.congestion_header().unwrap().feedback, -5);
         let mut bare = packet();
-        bare.segment.congestion = CongestionOption::Total(7);
+        bare.payload = Payload::Tcp(Segment { congestion: CongestionOption::Total(7), ..segment(bare) });
         assert_eq!((bare.congestion_header(), bare.with_feedback(3)), (None, bare));
     }
 
@@ -135,6 +184,15 @@ mod tests {
         let corrupted = packet().corrupted();
         assert_eq!((corrupted.tcp(), corrupted.congestion_header()), (None, None));
         assert_eq!(corrupted.ip_length(), packet().ip_length());
+    }
+
+    #[test]
+    fn agents_let_a_datagram_pass_as_it_is() {
+        let datagram = Datagram { number: 5, ip_bytes: 1200 };
+        let packet = Packet { payload: Payload::Udp(datagram), from: 6, hop: 0, corrupted: false };
+        assert_eq!((packet.tcp(), packet.congestion_header()), (None, None));
+        assert_eq!((packet.without_sack(), packet.with_feedback(9)), (packet, packet));
+        assert_eq!((packet.ip_length(), packet.carries_data()), (1200, true));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::bundles::BundleNodes;
 use crate::flow::{Flow, Splitter};
 use crate::network::Pipe;
 use crate::scenario::{FlowSpec, LinkSpec, Scenario};
+use crate::udp::UdpResult;
 
 /// The result of a run, the same for the same scenario and seed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,6 +27,9 @@ pub struct RunResult {
     pub flows: Vec<FlowResult>,
     /// The counters of each link.
     pub links: Vec<LinkResult>,
+    /// The results of each UDP stream.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub udp: Vec<UdpResult>,
 }
 
 /// The results of a flow.
@@ -172,6 +176,7 @@ pub(crate) fn collect(
         seconds: now.as_secs_f64(),
         flows: scenario.flows.iter().zip(flows).map(flow).collect(),
         links: scenario.links.iter().zip(pipes.chunks_exact(2)).map(link).collect(),
+        udp: Vec::new(),
     }
 }
 

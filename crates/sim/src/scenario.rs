@@ -6,17 +6,21 @@ use bentpipe_link::LinkConfig;
 use bentpipe_link::agent::LinkEndConfig;
 use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_tcp as tcp;
-use bentpipe_units::Time;
+use bentpipe_units::{Rate, Time};
 
 /// The most flows of a scenario, copies included: each costs two endpoints and its share of every link.
 pub const MAX_FLOWS: usize = 10_000;
+
+/// The most datagrams of all UDP streams of a scenario, counted once for each of their receivers: a run keeps
+/// when each was sent and when it arrived.
+pub const MAX_DATAGRAMS: u64 = 10_000_000;
 
 /// Nodes, links and flows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     /// One line about it.
     pub title: String,
-    /// When the run ends at the latest. It ends sooner when every flow has ended.
+    /// When the run ends at the latest. It ends sooner when every flow has ended, if there are any.
     pub duration: Duration,
     /// How often the inner variables are sampled, where a trace is asked for.
     pub sample_interval: Duration,
@@ -26,6 +30,58 @@ pub struct Scenario {
     pub links: Vec<LinkSpec>,
     /// The flows, copies as flows of their own.
     pub flows: Vec<FlowSpec>,
+    /// The load beside them: it ends with them.
+    pub udp: Vec<UdpSpec>,
+}
+
+/// A stream of UDP datagrams of one size at a constant rate, to one node or by multicast to several. It takes
+/// no notice of what is lost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UdpSpec {
+    /// Its name, one of a kind among the streams.
+    pub name: String,
+    /// IP bytes in each second, in bits.
+    pub rate: Rate,
+    /// IP bytes of a packet, headers included: [`UDP_PACKET`].
+    pub packet: u16,
+    /// When the first datagram is sent.
+    pub start: Time,
+    /// Before when the last one is sent.
+    pub end: Time,
+    /// Index of the node that sends.
+    pub source: usize,
+    /// The nodes that receive, and the links to each; at least one. Of several the paths make a tree: over a
+    /// link that two have in common a datagram goes once.
+    pub receivers: Vec<UdpReceiver>,
+}
+
+/// The IP bytes of a packet of a stream: on the kernel it carries a number beside its headers, and it crosses
+/// each link in one piece.
+pub const UDP_PACKET: std::ops::RangeInclusive<u16> = 36..=1500;
+
+/// A node that receives a stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UdpReceiver {
+    /// Index of the node.
+    pub node: usize,
+    /// The links from the source; at least one.
+    pub path: Vec<Hop>,
+}
+
+impl UdpSpec {
+    /// When the datagram of this number, from 0 on, is sent.
+    pub fn sent_at(&self, number: u64) -> Time {
+        let bits = u128::from(number) * u128::from(self.packet) * 8;
+        let nanos = bits * 1_000_000_000 / u128::from(self.rate.bps());
+        self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// How many datagrams are sent if the run does not end before.
+    pub fn datagrams(&self) -> u64 {
+        let bits = self.end.since(self.start).as_nanos() * u128::from(self.rate.bps());
+        let of_a_packet = u128::from(self.packet) * 8 * 1_000_000_000;
+        u64::try_from(bits.div_ceil(of_a_packet)).unwrap_or(u64::MAX)
+    }
 }
 
 /// A link between two nodes.

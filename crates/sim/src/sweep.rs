@@ -15,7 +15,8 @@ pub use crate::file::{NotASweep, Sweep};
 
 /// The most combinations of values.
 pub const MAX_POINTS: usize = 100_000;
-/// The most flows whose results one plan may gather: points, times seeds, times flows.
+/// The most flows whose results one plan may gather: points, times seeds, times flows and receivers of UDP
+/// streams.
 pub const MAX_RESULTS: u64 = 1_000_000;
 
 /// Why a plan cannot be run.
@@ -152,7 +153,9 @@ impl<'a> Plan<'a> {
     fn check(&self) -> Result<(), Error> {
         let results = AtomicU64::new(0);
         let check = |point: &Point| {
-            let flows = self.scenario(point)?.flows.len() as u64 * self.seeds.len() as u64;
+            let scenario = self.scenario(point)?;
+            let receivers: usize = scenario.udp.iter().map(|stream| stream.receivers.len()).sum();
+            let flows = (scenario.flows.len() + receivers) as u64 * self.seeds.len() as u64;
             if results.fetch_add(flows, Ordering::Relaxed) + flows <= MAX_RESULTS {
                 return Ok(());
             }

@@ -3,12 +3,13 @@
 mod bundles;
 mod link_ends;
 mod sharing;
+mod udp;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use bentpipe_link::Fate;
-use bentpipe_tcp::{End, Endpoint, Segment, State};
+use bentpipe_tcp::{End, Endpoint, State};
 use bentpipe_units::Time;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -17,10 +18,11 @@ use crate::events::{Alarm, Event, Events};
 use crate::flow::Flow;
 use crate::network::Pipe;
 use crate::observer::{Observer, OfferedPacket, PacketStep};
-use crate::packet::Packet;
+use crate::packet::{Packet, Payload};
 use crate::recorder::RecordedStep;
 use crate::results::{RunResult, collect};
 use crate::scenario::{FlowSpec, LegSpec, Scenario};
+use crate::udp::UdpStreams;
 use sharing::{SharedDirection, Slot};
 
 /// The number of events between two questions whether the observer wants to continue.
@@ -31,8 +33,11 @@ pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> RunRe
     let mut world = World::new(scenario, seed, observer);
     world.run();
     world.report_sums();
-    let World { now, pipes, endpoints, flows, handled, .. } = &world;
-    collect(scenario, seed, *now, *handled, pipes, endpoints, flows)
+    let World { now, pipes, endpoints, flows, udp, handled, .. } = &world;
+    RunResult {
+        udp: udp.results(scenario, *now),
+        ..collect(scenario, seed, *now, *handled, pipes, endpoints, flows)
+    }
 }
 
 /// The state of the simulation.
@@ -52,12 +57,17 @@ pub(crate) struct World<'a> {
     attachments: Vec<Attachment>,
     shares: Vec<SharedDirection>,
     flows: Vec<Flow>,
+    /// Flows that have not ended; 1 where there is none, and the streams run for the whole duration.
     active_flows: usize,
+    udp: UdpStreams,
 }
 
-/// Where an endpoint is, and when it is to be woken.
+/// Where an endpoint is, and when it is to be woken. Behind those of all endpoints come the branches of UDP
+/// streams.
 struct Attachment {
+    /// Of a branch, its stream.
     flow: u32,
+    /// Of a branch, its number among all branches.
     peer: u32,
     /// The pipes to its peer.
     path: Vec<u32>,
@@ -85,12 +95,14 @@ impl<'a> World<'a> {
             attachments: Vec::new(),
             shares: SharedDirection::of_scenario(scenario),
             flows: Vec::new(),
-            active_flows: scenario.flows.len(),
+            active_flows: scenario.flows.len().max(1),
+            udp: UdpStreams::default(),
         };
         if world.observer.wants_samples() {
             world.events.schedule(Time::ZERO, Event::Sample);
         }
         scenario.flows.iter().for_each(|flow| world.add_flow(flow, &mut random));
+        world.add_udp();
         world
     }
 
@@ -131,6 +143,7 @@ impl<'a> World<'a> {
                 Event::Rates(number) => self.update_rates(number),
                 Event::Session(endpoint) => self.wake_session(endpoint as usize),
                 Event::Start(flow) => self.start(flow as usize),
+                Event::Datagram(stream) => self.send_datagram(stream as usize),
                 Event::Sample => self.sample(),
             }
             if !self.delivered.is_empty() {
@@ -165,12 +178,15 @@ impl<'a> World<'a> {
     fn pass_on(&mut self, packet: Packet) {
         let place = &self.attachments[packet.from as usize];
         if packet.hop as usize == place.path.len() {
+            let peer = place.peer as usize;
+            let Payload::Tcp(segment) = &packet.payload else {
+                return self.end_branch(peer, packet);
+            };
             if packet.corrupted {
                 return;
             }
-            let peer = place.peer as usize;
             let was = self.endpoints[peer].state();
-            self.endpoints[peer].on_segment(self.now, &packet.segment);
+            self.endpoints[peer].on_segment(self.now, segment);
             if was != State::Established && self.endpoints[peer].state() == State::Established {
                 self.open_next(peer);
             }
@@ -228,7 +244,8 @@ impl<'a> World<'a> {
 
     fn transmit(&mut self, endpoint: usize) {
         while let Some(segment) = self.endpoints[endpoint].poll_transmit(self.now) {
-            self.forward(Packet { segment, from: endpoint as u32, hop: 0, corrupted: false });
+            let payload = Payload::Tcp(segment);
+            self.forward(Packet { payload, from: endpoint as u32, hop: 0, corrupted: false });
             if let Some(slot) = self.attachments[endpoint].slot.filter(|_| segment.len > 0) {
                 self.start_sender(slot);
             }
@@ -252,15 +269,16 @@ impl<'a> World<'a> {
         }
         self.report_steps(pipe);
         if self.watches_packets {
-            self.report(pipe, &packet.segment, packet.from, fate);
+            self.report(pipe, &packet, fate);
         }
     }
 
-    fn report(&mut self, pipe: u32, segment: &Segment, from: u32, fate: Fate) {
-        let (link, forward) = (pipe as usize / 2, pipe.is_multiple_of(2));
-        let flow = self.attachments[from as usize].flow as usize;
-        let offered =
-            OfferedPacket { now: self.now, link, forward, flow, endpoint: from as usize, segment, fate };
+    /// Tells the observer of a packet of a flow.
+    fn report(&mut self, pipe: u32, packet: &Packet, fate: Fate) {
+        let Payload::Tcp(segment) = &packet.payload else { return };
+        let (link, forward, endpoint) = (pipe as usize / 2, pipe.is_multiple_of(2), packet.from as usize);
+        let flow = self.attachments[endpoint].flow as usize;
+        let offered = OfferedPacket { now: self.now, link, forward, flow, endpoint, segment, fate };
         self.observer.packet(&offered);
     }
 

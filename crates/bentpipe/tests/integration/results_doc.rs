@@ -10,7 +10,7 @@ use crate::common::{bentpipe, document, success};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Everything that a scenario can make results of: a splitter, agents of each kind, an ARQ, bundles.
+/// Everything that a scenario can make results of: a splitter, agents of each kind, an ARQ, bundles, a stream.
 const SCENARIO: &str = r#"duration = "20s"
 
 [[link]]
@@ -42,6 +42,12 @@ to = "client"
 bytes = "100kB"
 split = [{ at = "gateway" }]
 bundles = {}
+
+[[udp]]
+name = "call"
+from = "server"
+to = ["gateway", "client"]
+rate = "80kbit/s"
 "#;
 
 /// The names between backquotes in the first cells of the tables of a section.

@@ -69,6 +69,26 @@ fn every_scenario_of_the_project_runs_as_a_table() {
     }
 }
 
+#[test]
+fn streams_have_a_table_of_their_own_and_need_no_flow() {
+    let stream = r#"[[udp]]
+name = "call"
+from = "server"
+to = "client"
+rate = "80kbit/s"
+packet_size = "200B"
+end = "50s"
+"#;
+    let (links, _) = SCENARIO.split_once("[tcp.host]").unwrap();
+    let (_folder, path) = file(format!("{links}{stream}").as_bytes());
+    let text = success(&bentpipe(&["sim", &path, "--set", "link.sat.per=0"]));
+    let row = text.lines().find(|line| line.starts_with("call")).unwrap_or_else(|| panic!("{text}"));
+    let row: Vec<&str> = row.split_whitespace().collect();
+    // 0.16 ms at 10 Mbit/s, and 300 ms.
+    assert_eq!(row, ["call", "client", "2500", "2500", "0", "0.00", "300.2", "300.2"], "{text}");
+    assert!(text.contains("UDP streams") && !text.contains("goodput"), "{text}");
+}
+
 /// The document without the one thing that differs.
 fn repeatable(arguments: &[&str], threads: Option<&str>) -> Value {
     let mut command = command(arguments);

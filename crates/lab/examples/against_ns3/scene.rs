@@ -66,6 +66,7 @@ pub(crate) fn one_link(forward: DirectionConfig, reverse: DirectionConfig, limit
         nodes: vec!["sender".into(), "receiver".into()],
         links: vec![link("link", [0, 1], LinkConfig { forward, reverse })],
         flows: Vec::new(),
+        udp: Vec::new(),
     }
 }
 

@@ -109,6 +109,7 @@ fn dumbbell() -> Scenario {
         nodes: vec!["left".into(), "right".into()],
         links: vec![link("bottleneck", [0, 1], both(RATE, SHARED, QUEUE))],
         flows: Vec::new(),
+        udp: Vec::new(),
     };
     for index in 0..2 * PAIRS {
         let rtt = if index < PAIRS { LONG } else { SHORT };

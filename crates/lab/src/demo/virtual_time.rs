@@ -86,6 +86,7 @@ fn scenario(settings: &Settings, scheme: &Scheme) -> Scenario {
             link("satellite", [1, 2], settings.link(), [Some(allocator), None]),
         ],
         flows: vec![flow(settings, scheme)],
+        udp: Vec::new(),
     }
 }
 

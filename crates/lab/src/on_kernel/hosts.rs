@@ -4,13 +4,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::congestion::{self, ResolvedCongestionControl};
+use bentpipe_kernel::multicast::MulticastRoutes;
 use bentpipe_proxy::Config;
 use bentpipe_sim::Scenario;
 use bentpipe_testbed::{Namespace, SatelliteLink, Subnet, forwarding};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::plan::Plan;
+use super::plan::{Host, Plan, refused};
 use crate::Error;
 use crate::topology::Proxy;
 
@@ -22,6 +23,11 @@ const HEADERS: u32 = 40;
 const SET_UP: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(150));
 /// Attempts to set up a topology in time, each with twice as much of it: a machine may be busy.
 const ATTEMPTS: u32 = 6;
+/// The routes are static, so that hosts need not tell which groups they want, and these packets are not the
+/// scenario's.
+const NO_IGMP: &str = "table ip bentpipe_lab {
+    chain output { type filter hook output priority 0; ip protocol igmp drop; }
+}";
 /// One topology is set up at a time: side by side, each would take as long as all of them.
 static SET_UPS: Mutex<()> = Mutex::new(());
 
@@ -30,6 +36,7 @@ static SET_UPS: Mutex<()> = Mutex::new(());
 pub(super) struct Hosts {
     // Daemons end before their links and namespaces.
     _daemons: Vec<Proxy>,
+    _multicast: Vec<MulticastRoutes>,
     pub links: Vec<SatelliteLink>,
     pub nodes: Vec<Namespace>,
     /// The congestion control of each flow's source, for `TCP_CONGESTION`.
@@ -84,6 +91,13 @@ impl Hosts {
                 node.sysctl(key, value)?;
             }
         }
+        let mut multicast = Vec::new();
+        if plan.has_multicast() {
+            for (node, host) in nodes.iter().zip(&plan.hosts) {
+                node.nft(NO_IGMP)?;
+                multicast.extend(copy_multicast(node, host)?);
+            }
+        }
         let mut daemons = Vec::new();
         for (index, node) in nodes.iter().enumerate() {
             if let Some(text) = plan.daemon(index) {
@@ -93,11 +107,36 @@ impl Hosts {
             }
         }
         let congestion = plan.flows.iter().map(|flow| congestion::resolve(&flow.congestion, "source", None));
-        Ok(Self { _daemons: daemons, links, congestion: congestion.collect(), nodes, zero })
+        Ok(Self {
+            _daemons: daemons,
+            _multicast: multicast,
+            links,
+            congestion: congestion.collect(),
+            nodes,
+            zero,
+        })
     }
 }
 
-/// All packets of all flows fit.
+/// Sets the multicast routes of a host that has any.
+fn copy_multicast(node: &Namespace, host: &Host) -> Result<Option<MulticastRoutes>, Error> {
+    if host.multicast.is_empty() {
+        return Ok(None);
+    }
+    let routes = node.run(|| {
+        let mut routes = MulticastRoutes::begin()?;
+        for route in &host.multicast {
+            routes.add(route.source_and_group, route.comes_by, &route.leaves_by)?;
+        }
+        Ok(routes)
+    })?;
+    let why = |error: std::io::Error| {
+        refused(format!("{} cannot copy UDP streams to several nodes: {error}", node.name()))
+    };
+    Ok(Some(routes.map_err(why)?))
+}
+
+/// All packets of all flows and streams fit: a stream's are not longer than [`MTU`].
 fn mtu(scenario: &Scenario) -> u32 {
     let legs = scenario.flows.iter().flat_map(|flow| &flow.legs);
     let largest = legs.map(|leg| u32::from(leg.sender.mss.min(leg.receiver.mss)) + HEADERS).max();

@@ -16,12 +16,14 @@ mod hosts;
 mod plan;
 mod sampling;
 mod traffic;
+mod udp;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bentpipe_kernel::multicast::MulticastRoutes;
 use bentpipe_sim::scenario::{FlowSpec, Side};
 use bentpipe_sim::{
     FlowOutcome, FlowResult, LinkEndResult, LinkResult, Observer, RunResult, Scenario, SplitterResult,
@@ -36,13 +38,27 @@ use hosts::Hosts;
 use plan::{FlowPlan, Plan};
 use sampling::{Sampler, Samples};
 use traffic::{End, Shared};
+use udp::Stream;
 
 /// What this kernel does otherwise than a scenario says, a sentence each.
 ///
 /// # Errors
 /// [`Error::NotOnKernel`] with what it cannot do at all.
 pub fn differences(scenario: &Scenario) -> Result<BTreeSet<String>, Error> {
-    Ok(Plan::of(scenario)?.differences)
+    Ok(plan(scenario)?.differences)
+}
+
+/// The plan of a scenario that this kernel can run.
+fn plan(scenario: &Scenario) -> Result<Plan, Error> {
+    let plan = Plan::of(scenario)?;
+    if plan.has_multicast() && !MulticastRoutes::are_supported() {
+        return Err(plan::refused(
+            "it has a UDP stream to several nodes, and this kernel has no multicast routes \
+             (CONFIG_IP_MROUTE): give each node a stream of its own"
+                .into(),
+        ));
+    }
+    Ok(plan)
 }
 
 /// Runs a scenario in network namespaces, in real time, with its observer. Losses follow from the seed, the
@@ -52,14 +68,19 @@ pub fn differences(scenario: &Scenario) -> Result<BTreeSet<String>, Error> {
 /// [`Error::NotOnKernel`]; without privileges and on a machine that is too busy, those of the testbed and of
 /// the daemons.
 pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> Result<RunResult, Error> {
-    let plan = Plan::of(scenario)?;
+    let plan = plan(scenario)?;
     let hosts = Hosts::set_up(scenario, &plan, seed)?;
     let shared: Vec<Shared> = scenario.flows.iter().map(|_| Shared::default()).collect();
     let stop = AtomicBool::new(false);
     let fail = |source| Error::Transfer { run: scenario.title.clone(), source };
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let samples = std::thread::scope(|scope| {
+    let (samples, streams) = std::thread::scope(|scope| {
         let mut ends = Vec::new();
+        let streams = scenario.udp.iter().zip(&plan.udp).map(|(spec, plan)| {
+            let stream = Stream { spec, plan, zero: hosts.zero, stop: &stop };
+            stream.start(scope, &hosts.nodes).map_err(fail)
+        });
+        let streams = streams.collect::<Result<Vec<_>, _>>()?;
         for (index, (spec, flow)) in scenario.flows.iter().zip(&plan.flows).enumerate() {
             let start = spec.start.since(Time::ZERO) + below(spec.start_within, &mut random);
             let run = FlowRun { hosts: &hosts, spec, flow, shared: &shared[index], index, stop: &stop };
@@ -72,12 +93,16 @@ pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> Resul
         for end in ends {
             end.join().expect("an end of a flow does not panic").map_err(fail)?;
         }
-        samples
+        let streams = streams.into_iter().map(|stream| stream.join().map_err(fail));
+        Ok::<_, Error>((samples?, streams.collect::<Result<Vec<_>, _>>()?))
     })?;
     for link in &hosts.links {
         link.check()?;
     }
-    Ok(collect(scenario, seed, &hosts, &shared, samples))
+    let udp =
+        scenario.udp.iter().zip(&streams).map(|(spec, done)| done.result(scenario, spec, samples.until));
+    let udp = udp.collect();
+    Ok(RunResult { udp, ..collect(scenario, seed, &hosts, &shared, samples) })
 }
 
 /// A flow that runs.
@@ -169,6 +194,7 @@ fn collect(scenario: &Scenario, seed: u64, hosts: &Hosts, shared: &[Shared], sam
         seconds: now.as_secs_f64(),
         flows: flows.map(flow).collect(),
         links,
+        udp: Vec::new(),
     }
 }
 

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use bentpipe_link::explicit::{CrossTrafficAqm, RateAllocatorConfig};
 use bentpipe_sim::Scenario;
-use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec};
+use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec, UdpSpec};
 use bentpipe_tcp::congestion::{Algorithm, Components, XcpSender};
 use bentpipe_tcp::{Config, Recovery, RtoLimits, SynSchedule};
 use bentpipe_testbed::Subnet;
@@ -34,6 +34,8 @@ pub(super) struct Plan {
     pub interfaces: Vec<String>,
     /// Each flow.
     pub flows: Vec<FlowPlan>,
+    /// Each UDP stream.
+    pub udp: Vec<UdpPlan>,
     /// What this kernel does otherwise than the scenario says, each once.
     pub differences: BTreeSet<String>,
 }
@@ -45,6 +47,7 @@ pub(super) struct Host {
     pub addresses: BTreeSet<Ipv4Addr>,
     /// Arguments of `ip route replace`, by destination.
     pub routes: BTreeMap<Ipv4Addr, String>,
+    pub multicast: Vec<MulticastRoute>,
     /// Kernel settings, and who wants each.
     pub settings: BTreeMap<&'static str, (String, String)>,
     /// Options of the handshake that one of its endpoints has.
@@ -68,6 +71,27 @@ pub(super) struct FlowPlan {
     pub senders: Vec<usize>,
     /// The congestion control of the source's own sockets.
     pub congestion: String,
+}
+
+/// A UDP stream, and where to find its sockets.
+#[derive(Debug)]
+pub(super) struct UdpPlan {
+    pub source: Ipv4Addr,
+    /// The receiver's address or, of several, their group.
+    pub to: SocketAddrV4,
+    /// By multicast: the addresses of the source's interfaces by which it leaves. A datagram is sent once by
+    /// each.
+    pub leaves_by: Vec<Ipv4Addr>,
+    /// By multicast: of each receiver, the address of the interface by which it comes.
+    pub comes_by: Vec<Ipv4Addr>,
+}
+
+/// A host copies what comes for a group by one of its interfaces to others, each named by its address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MulticastRoute {
+    pub source_and_group: [Ipv4Addr; 2],
+    pub comes_by: Ipv4Addr,
+    pub leaves_by: Vec<Ipv4Addr>,
 }
 
 /// A leg of a daemon.
@@ -123,6 +147,9 @@ impl Plan {
         for flow in &scenario.flows {
             plan.check_options(scenario, flow)?;
         }
+        for (index, stream) in scenario.udp.iter().enumerate() {
+            plan.add_udp(scenario, stream, groups.len() + index, scenario.flows.len() + index)?;
+        }
         plan.settle()?;
         Ok(plan)
     }
@@ -158,13 +185,10 @@ impl Plan {
         if flow.legs.iter().any(|leg| leg.sender.congestion == Algorithm::Bbr3) {
             return Err(refused(format!("flow {} has BBR version 3, which Linux has not", flow.name)));
         }
-        let port = FIRST_PORT
-            .checked_add(u16::try_from(index).unwrap_or(u16::MAX))
-            .ok_or_else(|| refused("it has more flows than there are ports".into()))?;
         self.flows.push(FlowPlan {
             source,
             destination,
-            port,
+            port: port(index)?,
             ends: [
                 sends(&flow.legs[0]),
                 node_behind(scenario, *last(&flow.legs).path.last().expect("a hop")),
@@ -225,6 +249,71 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// The addresses and routes of a UDP stream; `group` is the number of its addresses, `index` that of its
+    /// port.
+    fn add_udp(
+        &mut self,
+        scenario: &Scenario,
+        spec: &UdpSpec,
+        group: usize,
+        index: usize,
+    ) -> Result<(), Error> {
+        if group >= MOST_NUMBERED {
+            return Err(refused(format!(
+                "more than {MOST_NUMBERED} of its flows and UDP streams differ in path or TCP"
+            )));
+        }
+        let port = port(index)?;
+        let ([source, destination], multicast) = (addresses(group), multicast_group(group));
+        self.hosts[spec.source].addresses.insert(source);
+        let is_multicast = spec.receivers.len() > 1;
+        let mut copies: BTreeMap<usize, MulticastRoute> = BTreeMap::new();
+        let mut stream = UdpPlan {
+            source,
+            to: SocketAddrV4::new(if is_multicast { multicast } else { destination }, port),
+            leaves_by: Vec::new(),
+            comes_by: Vec::new(),
+        };
+        for receiver in &spec.receivers {
+            for (place, hop) in receiver.path.iter().enumerate() {
+                let (near, far) = (node_before(scenario, *hop), node_behind(scenario, *hop));
+                let ([left, right], interface) = (ends_of(*hop), &self.interfaces[hop.link]);
+                // Where the kernel checks by which way a source is reached, the way back has to lead there.
+                let back = format!("{source}/32 via {left} dev {interface}");
+                self.hosts[far].routes.insert(source, back);
+                self.hosts[near].forwards |= near != spec.source;
+                let leaves_by = match place.checked_sub(1).map(|before| ends_of(receiver.path[before])[1]) {
+                    None => &mut stream.leaves_by,
+                    Some(comes_by) => {
+                        let source_and_group = [source, multicast];
+                        let new = || MulticastRoute { source_and_group, comes_by, leaves_by: Vec::new() };
+                        &mut copies.entry(near).or_insert_with(new).leaves_by
+                    }
+                };
+                if !leaves_by.contains(&left) {
+                    leaves_by.push(left);
+                }
+                if !is_multicast {
+                    let there = format!("{destination}/32 via {right} dev {interface}");
+                    self.hosts[near].routes.insert(destination, there);
+                }
+            }
+            stream.comes_by.push(ends_of(*receiver.path.last().expect("a path has a link"))[1]);
+        }
+        if is_multicast {
+            copies.into_iter().for_each(|(node, route)| self.hosts[node].multicast.push(route));
+        } else {
+            self.hosts[spec.receivers[0].node].addresses.insert(destination);
+        }
+        self.udp.push(stream);
+        Ok(())
+    }
+
+    /// Whether datagrams are copied on the way.
+    pub(super) fn has_multicast(&self) -> bool {
+        self.udp.iter().any(|stream| stream.to.ip().is_multicast())
     }
 
     /// The settings of the hosts at the ends of a leg.
@@ -503,6 +592,18 @@ fn addresses(group: usize) -> [Ipv4Addr; 2] {
     [1, 2].map(|end| Ipv4Addr::new(10, 99, group as u8, end))
 }
 
+/// The group of a UDP stream to several nodes, of those that each site uses as it likes (RFC 2365 §6.2).
+fn multicast_group(group: usize) -> Ipv4Addr {
+    Ipv4Addr::new(239, 192, group as u8, 1)
+}
+
+/// The port of a flow or of a stream, which no other has.
+fn port(index: usize) -> Result<u16, Error> {
+    FIRST_PORT
+        .checked_add(u16::try_from(index).unwrap_or(u16::MAX))
+        .ok_or_else(|| refused("it has more flows and UDP streams than there are ports".into()))
+}
+
 /// Links have their own names where these can be names of interfaces.
 fn interfaces(scenario: &Scenario) -> Vec<String> {
     let plain = |name: &str| {
@@ -517,7 +618,7 @@ fn interfaces(scenario: &Scenario) -> Vec<String> {
     scenario.links.iter().enumerate().map(name).collect()
 }
 
-fn refused(why: String) -> Error {
+pub(super) fn refused(why: String) -> Error {
     Error::NotOnKernel { why }
 }
 
@@ -602,6 +703,54 @@ mod tests {
         let back = &plan.hosts[terminal].routes[&flow.source];
         assert!(back.ends_with("advmss 1012 quickack 1"), "{back}");
         assert!(plan.differences.iter().any(|what| what.contains("RACK")), "{:?}", plan.differences);
+    }
+
+    /// A broadcast from the studio to two terminals behind a hub and to the hub, and a call back.
+    const STREAMS: &str = r#"duration = "10s"
+[[link]]
+name = "uplink"
+between = ["studio", "hub"]
+rate = "1Mbit/s"
+[[link]]
+name = "east"
+between = ["hub", "east"]
+delay = "10ms"
+[[link]]
+name = "west"
+between = ["west", "hub"]
+delay = "10ms"
+[[udp]]
+name = "broadcast"
+from = "studio"
+to = ["east", "west", "hub"]
+rate = "400kbit/s"
+[[udp]]
+name = "call"
+from = "west"
+to = "studio"
+rate = "80kbit/s"
+"#;
+
+    #[test]
+    fn a_stream_to_several_nodes_is_copied_where_paths_part_and_one_to_a_single_node_is_routed() {
+        let scenario = scenario(STREAMS, &[]);
+        let plan = Plan::of(&scenario).unwrap();
+        let [broadcast, call] = &plan.udp[..] else { panic!("{plan:?}") };
+        let [hub, west] = ["hub", "west"].map(|name| node(&scenario, name));
+        let address = |link, host| Ipv4Addr::new(10, 98, link, host);
+        let copies = MulticastRoute {
+            source_and_group: [broadcast.source, Ipv4Addr::new(239, 192, 0, 1)],
+            comes_by: address(0, 2),
+            leaves_by: vec![address(1, 1), address(2, 2)],
+        };
+        assert_eq!(plan.hosts[hub].multicast, [copies]);
+        assert_eq!(plan.hosts.iter().map(|host| host.multicast.len()).sum::<usize>(), 1);
+        assert_eq!(broadcast.to.to_string(), "239.192.0.1:10000");
+        assert_eq!((&broadcast.leaves_by[..], broadcast.comes_by[2]), (&[address(0, 1)][..], address(0, 2)));
+        assert_eq!((call.to.port(), call.to.ip().is_multicast()), (10_001, false));
+        let route = &plan.hosts[west].routes[call.to.ip()];
+        assert!(route.ends_with("via 10.98.2.2 dev west"), "{route}");
+        assert!(plan.hosts[hub].forwards && plan.has_multicast() && plan.differences.is_empty());
     }
 
     #[test]

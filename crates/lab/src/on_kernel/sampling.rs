@@ -128,7 +128,8 @@ impl<'a> Sampler<'a> {
     }
 
     fn all_over(&self) -> bool {
-        self.shared.iter().all(|shared| shared.over.load(Ordering::Relaxed))
+        // Without flows a run lasts as long as it may.
+        !self.shared.is_empty() && self.shared.iter().all(|shared| shared.over.load(Ordering::Relaxed))
     }
 
     fn look(&mut self, now: Time, mut observer: Option<&mut (dyn Observer + '_)>) -> Result<(), Error> {

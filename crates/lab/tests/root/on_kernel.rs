@@ -146,3 +146,92 @@ fn a_flow_without_end_ends_with_the_run() {
     assert!(!result.flows[0].complete && result.flows[0].bytes > 100_000, "{result:?}");
     assert!((1.9..2.5).contains(&result.seconds), "{result:?}");
 }
+
+/// A stream of twice what a link carries, to two nodes behind it and to one of them a second one that fits.
+const STREAMS: &str = r#"
+title = "Streams"
+duration = "13s"
+[[link]]
+name = "narrow"
+between = ["studio", "hub"]
+rate = "2Mbit/s"
+delay = "50ms"
+queue = "20kB"
+[[link]]
+name = "east"
+between = ["hub", "east"]
+delay = "10ms"
+[[link]]
+name = "west"
+between = ["west", "hub"]
+delay = "20ms"
+[[udp]]
+name = "broadcast"
+from = "studio"
+to = ["east", "west"]
+rate = "3Mbit/s"
+packet_size = "1000B"
+start = "500ms"
+end = "10500ms"
+[[udp]]
+name = "call"
+from = "east"
+to = "studio"
+rate = "200kbit/s"
+packet_size = "500B"
+end = "10s"
+"#;
+
+#[test]
+fn a_queue_that_overflows_loses_the_same_share_of_a_stream_in_both_worlds() {
+    if missing() {
+        return;
+    }
+    let scenario = scenario(STREAMS);
+    let simulated = bentpipe_sim::run(&scenario, 7, &mut bentpipe_sim::Unobserved);
+    let real = on_kernel::run(&scenario, 7, &mut bentpipe_sim::Unobserved).unwrap();
+    for (simulated, real) in simulated.udp.iter().zip(&real.udp) {
+        assert_eq!(simulated.sent, real.sent);
+        for (simulated, real) in simulated.receivers.iter().zip(&real.receivers) {
+            let what = format!("{}: {simulated:?}, on the kernel {real:?}", real.node);
+            assert!((simulated.loss - real.loss).abs() < 0.01, "{what}");
+            assert_eq!(
+                (real.received + real.lost, real.duplicates),
+                (simulated.received + simulated.lost, 0)
+            );
+            for (simulated, real) in
+                [(simulated.delay_50_s, real.delay_50_s), (simulated.delay_95_s, real.delay_95_s)]
+            {
+                // A packet that takes its place by chance waits for a packet more or less: 4 ms.
+                assert!((simulated.unwrap() - real.unwrap()).abs() < 0.015, "{what}");
+            }
+        }
+    }
+    // A third of the broadcast has no room; the call meets nothing but its own packets.
+    let [broadcast, call] = &real.udp[..] else { panic!("{real:?}") };
+    assert!((0.32..0.34).contains(&broadcast.receivers[0].loss), "{broadcast:?}");
+    assert_eq!((broadcast.sent, call.sent, call.receivers[0].received), (3750, 500, 500), "{call:?}");
+    // Over the common link each datagram went once, and behind it both ways.
+    let offered: Vec<[u64; 2]> =
+        real.links.iter().map(|link| [link.forward.offered, link.reverse.offered]).collect();
+    assert_eq!(offered[0], [3750, 500], "and nothing that the scenario does not send");
+    let received = broadcast.receivers[0].received;
+    assert_eq!(offered[1..], [[received, 500], [0, received]]);
+}
+
+#[test]
+fn a_flow_beside_a_stream_has_what_that_leaves() {
+    if missing() {
+        return;
+    }
+    let text = TEXT.replace("explicit = { at = \"gateway\" }", "").replace("\"explicit\"", "\"cubic\"");
+    let stream = "[[udp]]\nname = \"load\"\nfrom = \"server\"\nto = \"terminal\"\nrate = \"15Mbit/s\"\n";
+    let text = format!("{text}{stream}").replace("bytes = \"2MB\"", "bytes = \"4MB\"");
+    let result = on_kernel::run(&scenario(&text), 7, &mut bentpipe_sim::Unobserved).unwrap();
+    let flow = &result.flows[0];
+    assert!(flow.complete && result.seconds < 19.0, "the run ends with its flows: {result:?}");
+    // 20 Mbit/s less 15, without headers; a stream loses a part where they fight for the queue.
+    assert!((2e6..7e6).contains(&flow.goodput_bps), "{flow:?}");
+    let receiver = &result.udp[0].receivers[0];
+    assert!(receiver.received > 1000 && receiver.loss < 0.3, "{:?}", result.udp);
+}

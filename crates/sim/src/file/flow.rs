@@ -186,7 +186,7 @@ fn leg(path: &[Hop], sender: Config, receiver: Option<Config>) -> LegSpec {
     LegSpec { path: path.to_vec(), sender, receiver: receiver.unwrap_or(sender) }
 }
 
-fn find(topology: &Topology, name: &str) -> Result<usize, Problem> {
+pub(super) fn find(topology: &Topology, name: &str) -> Result<usize, Problem> {
     let missing = || Problem::new(format!("{}; links name the nodes", unknown(name, topology.names())));
     topology.find(name).ok_or_else(missing)
 }

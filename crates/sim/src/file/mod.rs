@@ -18,6 +18,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod udp;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -41,6 +42,7 @@ use link::Link;
 use route::Topology;
 use tcp::{Named, Tcp};
 use trace::Origin;
+use udp::Udp;
 
 /// How often variables are sampled where the scenario does not say.
 pub const DEFAULT_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
@@ -100,6 +102,8 @@ struct File {
     tcp: BTreeMap<Name, Tcp>,
     #[serde(default)]
     flow: Vec<Flow>,
+    #[serde(default)]
+    udp: Vec<Udp>,
 }
 
 #[derive(Deserialize)]
@@ -191,13 +195,15 @@ impl Source {
         let (topology, links) = read_links(file.link, Origin { directory: &self.directory, duration })?;
         let tcp = Named::read(&file.tcp).inside("tcp").map_err(|problem| vec![problem])?;
         let surroundings = Surroundings { topology: &topology, tcp: &tcp, duration };
+        let udp = udp::read(file.udp, &surroundings)?;
         Ok(Scenario {
             title: file.title.map_or_else(|| self.name().to_owned(), |title| title.0),
             duration,
             sample_interval: file.sample_interval.map_or(DEFAULT_SAMPLE_INTERVAL, Plain::get),
             nodes: topology.names().to_vec(),
-            flows: read_flows(file.flow, &surroundings, &links)?,
+            flows: read_flows(file.flow, &surroundings, &links, udp.is_empty())?,
             links,
+            udp,
         })
     }
 }
@@ -271,13 +277,15 @@ fn add_link(
     Ok(spec)
 }
 
-/// The flows, copies as flows of their own. They are counted before there is memory for them.
+/// The flows, copies as flows of their own. They are counted before there is memory for them. There must be
+/// one where nothing else is sent.
 fn read_flows(
     flows: Vec<Flow>,
     surroundings: &Surroundings<'_>,
     links: &[LinkSpec],
+    required: bool,
 ) -> Result<Vec<FlowSpec>, Vec<Problem>> {
-    if flows.is_empty() {
+    if flows.is_empty() && required {
         let message = "there is no flow: add a section [[flow]] with name, from and to";
         return Err(vec![Problem::new(message)]);
     }
@@ -300,7 +308,7 @@ fn read_flows(
             Err(problem) => problems.push(problem),
         }
     }
-    if problems.is_empty() && total == 0 {
+    if problems.is_empty() && total == 0 && required {
         let problem = Problem::new("there is no flow: the count of at least one must be 1 or more");
         problems.push(problem.inside(0).inside("flow"));
     }

@@ -882,6 +882,77 @@ fn errors_of_a_whole_section_name_its_first_line() {
     assert!(read(text).unwrap_err().contains("there is no flow: add a section [[flow]]"));
 }
 
+/// Two terminals behind one satellite.
+const STREAMS: &str = r#"duration = "10s"
+[[link]]
+name = "uplink"
+between = ["studio", "hub"]
+rate = "1Mbit/s"
+[[link]]
+name = "east"
+between = ["hub", "east"]
+delay = "10ms"
+[[link]]
+name = "west"
+between = ["hub", "west"]
+delay = "10ms"
+[[udp]]
+name = "broadcast"
+from = "studio"
+to = ["east", "west"]
+rate = "400kbit/s"
+packet_size = "500B"
+start = "1s"
+end = "4s"
+[[udp]]
+name = "call"
+from = "west"
+to = "hub"
+rate = "80kbit/s"
+"#;
+
+fn streams(settings: &[&str]) -> Result<Scenario, String> {
+    let settings: Vec<Setting> = settings.iter().map(|setting| setting.parse().unwrap()).collect();
+    let scenario = Source::parse("dir/s.toml", STREAMS).unwrap().with(&settings);
+    scenario.map_err(|error| error.to_string())
+}
+
+#[test]
+fn udp_streams_have_their_paths_and_need_no_flow() {
+    let scenario = streams(&["udp.call.packet_size=200B"]).unwrap();
+    let [broadcast, call] = &scenario.udp[..] else { panic!("{scenario:?}") };
+    let paths: Vec<Vec<usize>> =
+        broadcast.receivers.iter().map(|to| to.path.iter().map(|hop| hop.link).collect()).collect();
+    assert_eq!((paths, broadcast.source), (vec![vec![0, 1], vec![0, 2]], 0));
+    assert_eq!((broadcast.packet, broadcast.datagrams()), (500, 300));
+    let back = Hop { link: 2, forward: false };
+    assert_eq!((&call.receivers[0].path[..], call.packet, call.datagrams()), (&[back][..], 200, 500));
+    assert_eq!((call.end, scenario.flows.len()), (Time::from_nanos(10_000_000_000), 0));
+}
+
+#[test]
+fn udp_streams_that_cannot_be_are_refused() {
+    for (setting, expected) in [
+        ("udp.call.to=west", "udp.call.to: west is where the stream comes from"),
+        ("udp.broadcast.to=['east', 'east']", "udp.broadcast.to: east is there twice"),
+        ("udp.call.to=north", "udp.call.to: there is no north; there is studio, hub, east, west"),
+        ("udp.broadcast.via=['hub']", "udp.broadcast.via: a stream to several nodes takes the shortest path"),
+        ("udp.broadcast.start=4s", "udp.broadcast.start: 4s is not before the end, 4s"),
+        ("udp.call.packet_size=2kB", "udp.call.packet_size: "),
+        ("udp.call.rate=1Tbit/s", "udp.call: with this stream, "),
+        ("udp.call.rate=fast", "udp.call.rate: "),
+    ] {
+        let error = streams(&[setting]).unwrap_err();
+        assert!(error.contains(expected), "{error}\nis not {expected}");
+    }
+    let nameless = STREAMS.replace("rate = \"80kbit/s\"\n", "");
+    let error = Source::parse("s.toml", &nameless).unwrap().with(&[]).unwrap_err().to_string();
+    assert!(error.contains("udp.call: rate is missing"), "{error}");
+    let twice = STREAMS.replace("\"call\"", "\"broadcast\"");
+    let error = Source::parse("s.toml", &twice).unwrap().with(&[]).unwrap_err().to_string();
+    assert!(error.contains("two streams are called broadcast"), "{error}");
+}
+
 #[test]
 fn an_unsuitable_agent_at_a_links_end_is_refused() {
     let error = with(&["link.net.snoop={ at = 'gw' }"]).unwrap_err();

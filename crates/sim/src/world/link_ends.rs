@@ -86,7 +86,7 @@ impl World<'_> {
         }
         self.report_steps(pipe);
         if let Some(packet) = packet {
-            self.report(pipe, &packet.segment, packet.from, fate);
+            self.report(pipe, &packet, fate);
         }
     }
 }

@@ -182,11 +182,11 @@ impl World<'_> {
     /// False if it is too much, and dropped: then it does not count.
     pub(super) fn admit(&mut self, pipe: u32, packet: &Packet) -> bool {
         let mut leaves = true;
-        let slot = self.attachments[packet.from as usize].slot.filter(|_| packet.segment.len > 0);
+        let slot = self.attachments[packet.from as usize].slot.filter(|_| packet.carries_data());
         for (number, share) in self.shares.iter_mut().enumerate().filter(|(_, share)| share.pipe == pipe) {
             if slot.is_none_or(|slot| slot.share as usize != number) {
-                let bytes = packet.segment.ip_length();
-                let admitted = share.aqm.admit(self.now, packet.from, bytes as u32, packet.segment.len > 0);
+                let bytes = packet.ip_length();
+                let admitted = share.aqm.admit(self.now, packet.from, bytes as u32, packet.carries_data());
                 share.cross_traffic += if admitted { bytes as u64 } else { 0 };
                 leaves &= admitted;
             }

@@ -1,4 +1,5 @@
-//! The results as tables for people: the flows, and the packets that the links delivered and dropped.
+//! The results as tables for people: the flows, the UDP streams, and the packets that the links delivered and
+//! dropped.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,26 +8,34 @@ use bentpipe_lab::statistics::Summary;
 use bentpipe_lab::table::{Cell, Column, Table};
 use bentpipe_link::Counters;
 use bentpipe_sim::sweep::{Plan, Point, Run};
-use bentpipe_sim::{FlowResult, LinkResult, Scenario};
+use bentpipe_sim::{FlowResult, LinkResult, Scenario, UdpReceiverResult};
 
 use super::Outcome;
 
-/// Both tables, and the effort of the runs.
+/// The tables, and the effort of the runs. A scenario without flows or without streams has none of them.
 pub(super) fn text(plan: &Plan<'_>, title: &str, runs: &[Run<Outcome>]) -> anyhow::Result<String> {
     let swept: Vec<&str> = plan.points()[0].settings.iter().map(|setting| setting.key.as_str()).collect();
     let mut flows = Table::new(title, columns(&swept, flow_columns()));
+    let mut udp = Table::new("UDP streams", columns(&swept, udp_columns()));
     let mut links = Table::new("Packets delivered, and dropped by cause", columns(&swept, link_columns()));
     for (point, runs) in plan.points().iter().zip(runs.chunks(runs.len() / plan.points().len())) {
         let group = Group { point, scenario: &plan.scenario(point)?, runs };
         for index in 0..group.scenario.flows.len() {
             flows.push(group.flow(index));
         }
+        for (index, stream) in group.scenario.udp.iter().enumerate() {
+            for receiver in 0..stream.receivers.len() {
+                udp.push(group.udp(index, receiver));
+            }
+        }
         for index in 0..group.scenario.links.len() {
             links.push(group.link(index, |link| &link.forward, [0, 1]));
             links.push(group.link(index, |link| &link.reverse, [1, 0]));
         }
     }
-    Ok(format!("{}\n{}\n{}\n", flows.to_text(), links.to_text(), effort(runs)))
+    let tables = [&flows, &udp, &links].into_iter().filter(|table| !table.rows().is_empty());
+    let tables: String = tables.map(|table| format!("{}\n", table.to_text())).collect();
+    Ok(format!("{tables}{}\n", effort(runs)))
 }
 
 /// A column for each parameter that is swept, then the others.
@@ -44,6 +53,19 @@ fn flow_columns() -> Vec<Column> {
         Column::new("retransmissions", "retransmissions"),
         Column::new("timeouts", "timeouts"),
         Column::new("end", "end"),
+    ]
+}
+
+fn udp_columns() -> Vec<Column> {
+    vec![
+        Column::new("stream", "stream"),
+        Column::new("to", "receiver"),
+        Column::new("sent", "sent"),
+        Column::new("received", "received"),
+        Column::new("lost", "lost"),
+        Column::new("lost", "loss").shown_in("%", 0.01),
+        Column::new("delay, 50%", "delay_50_s").shown_in("ms", 0.001),
+        Column::new("delay, 95%", "delay_95_s").shown_in("ms", 0.001),
     ]
 }
 
@@ -76,6 +98,33 @@ impl Group<'_> {
             Cell::text(ends(self.runs.iter().map(|run| &run.result.result.flows[index]))),
         ]);
         row
+    }
+
+    fn udp(&self, index: usize, receiver: usize) -> Vec<Cell> {
+        let counts = self.decimals_of_counts();
+        let mean = |decimals, merit: fn(&UdpReceiverResult) -> f64| {
+            self.mean(decimals, |run| merit(&run.result.result.udp[index].receivers[receiver]))
+        };
+        let stream = &self.scenario.udp[index];
+        let mut row = self.settings();
+        row.extend([
+            Cell::text(&stream.name),
+            Cell::text(&self.scenario.nodes[stream.receivers[receiver].node]),
+            self.mean(counts, |run| run.result.result.udp[index].sent as f64),
+            mean(counts, |receiver| receiver.received as f64),
+            mean(counts, |receiver| receiver.lost as f64),
+            mean(2, |receiver| receiver.loss),
+            self.delay(index, receiver, |receiver| receiver.delay_50_s),
+            self.delay(index, receiver, |receiver| receiver.delay_95_s),
+        ]);
+        row
+    }
+
+    /// A delay over the runs in which anything was received.
+    fn delay(&self, index: usize, receiver: usize, of: fn(&UdpReceiverResult) -> Option<f64>) -> Cell {
+        let receivers = self.runs.iter().map(|run| &run.result.result.udp[index].receivers[receiver]);
+        let delays: Vec<f64> = receivers.filter_map(of).collect();
+        Cell::interval(Summary::of(&delays), 1)
     }
 
     fn link(

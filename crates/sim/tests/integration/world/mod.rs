@@ -10,6 +10,7 @@ mod impairments;
 mod link_ends;
 mod scene;
 mod traces;
+mod udp;
 mod unknown_capacity;
 mod way_back;
 mod xcp;

@@ -40,6 +40,7 @@ pub(crate) fn chain(links: Vec<LinkConfig>) -> Scenario {
         nodes: (0..=links.len()).map(|index| format!("node{index}")).collect(),
         links: links.into_iter().enumerate().map(spec).collect(),
         flows: Vec::new(),
+        udp: Vec::new(),
     }
 }
 
