@@ -19,7 +19,7 @@ pub struct Conditions {
     /// One-way propagation delay.
     pub delay: Duration,
     /// The part of the packets sent that is lost; in an outage all. Of errors in bursts it is the part that
-    /// they lose in the long run.
+    /// they lose in the long run. Prescribed losses, which have numbers and no times, do not count.
     pub lost: Probability,
 }
 

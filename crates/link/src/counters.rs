@@ -27,7 +27,7 @@ pub enum Cause {
     Outage,
     /// The Gilbert–Elliott channel lost it.
     BurstError,
-    /// The uniform packet error rate hit it.
+    /// The uniform packet error rate hit it, or its loss was prescribed.
     PacketError,
 }
 

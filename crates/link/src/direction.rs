@@ -13,8 +13,8 @@ pub use fault::Fault;
 
 use crate::effect::{
     AnyEffect, BurstErrors, Copies, Delay, Effect, Encapsulation, GilbertElliott, ImpairmentCounters,
-    Impairments, LinkTrace, OutageTrace, Outages, PacketCopy, PacketErrors, Transit, Transmitter,
-    VaryingDelay, VaryingPacketErrors, VaryingTransmitter,
+    Impairments, LinkTrace, OutageTrace, Outages, PacketCopy, PacketErrors, PrescribedErrors,
+    PrescribedLosses, Transit, Transmitter, VaryingDelay, VaryingPacketErrors, VaryingTransmitter,
 };
 use crate::random::derive_seeds;
 use crate::{Cause, Counters, Fate};
@@ -68,6 +68,8 @@ pub struct DirectionConfig {
     pub per: Probability,
     /// Errors that come in bursts.
     pub gilbert_elliott: Option<GilbertElliott>,
+    /// The packets that are lost in any case.
+    pub losses: PrescribedLosses,
     /// When the sky is obstructed.
     pub outages: OutageTrace,
     /// How rate, delay and `per` change with time; where it says nothing, they are those above.
@@ -316,6 +318,9 @@ impl DirectionConfig {
         }
         if let Some(model) = self.gilbert_elliott {
             effects.push(BurstErrors::new(model, burst_seed).into());
+        }
+        if !self.losses.is_empty() {
+            effects.push(PrescribedErrors::new(&self.losses).into());
         }
         if let Some(error_rates) = self.trace.error_rates(self.per) {
             effects.push(VaryingPacketErrors::new(error_rates, packet_seed).into());

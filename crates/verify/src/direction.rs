@@ -246,6 +246,18 @@ impl<'a> Checker<'a> {
         if lost == Some(Cause::BurstError) {
             return;
         }
+        // The packet has been counted by now.
+        let sent = self.totals.wire.0;
+        if self.direction.prescribed.contains(&sent) {
+            if lost.is_none() {
+                self.findings.add(Check::Losses, || {
+                    format!(
+                        "{packet}: not lost, though the loss of packet {sent} of those sent is prescribed"
+                    )
+                });
+            }
+            return;
+        }
         let is_hit = lost.is_some();
         if is_hit && per == 0.0 {
             return self.findings.add(Check::Losses, || {

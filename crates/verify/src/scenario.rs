@@ -3,6 +3,7 @@
 
 mod files;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use toml::{Table, Value};
@@ -39,6 +40,8 @@ pub(crate) struct Direction {
     pub(crate) per: Steps<f64>,
     /// Whether `per` comes from a trace, in which 1 is an outage.
     pub(crate) per_varies: bool,
+    /// The packets that are lost whatever chance says, by their numbers among those sent.
+    pub(crate) prescribed: BTreeSet<u64>,
     pub(crate) bursts: Option<GilbertElliott>,
     /// Starts and ends, nanoseconds, sorted and apart.
     pub(crate) outages: Vec<(u64, u64)>,
@@ -70,11 +73,12 @@ struct Flow {
 }
 
 /// The keys of a direction.
-const DIRECTION: [&str; 12] = [
+const DIRECTION: [&str; 13] = [
     "rate",
     "delay",
     "per",
     "queue",
+    "losses",
     "gilbert_elliott",
     "outages",
     "trace",
@@ -228,6 +232,7 @@ impl Direction {
             delays,
             per: trace.error_rates(per),
             per_varies: trace.has_error_rates(),
+            prescribed: keys.get("losses").map_or(Ok(BTreeSet::new()), read_numbers)?,
             bursts: given("gilbert_elliott", "off").map(read_bursts).transpose()?,
             outages: keys.get("outages").map_or(Ok(Vec::new()), |rows| files::outages(rows, folder))?,
             outage_rounding: keys.get("outages").map_or(0, |rows| u64::from(rows.is_table())),
@@ -244,6 +249,12 @@ impl Direction {
 /// A quantity as a text; a number without a unit, as 0, is its digits.
 fn quantity(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn read_numbers(value: &Value) -> Result<BTreeSet<u64>, String> {
+    let number = |value: &Value| value.as_integer().and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0);
+    let numbers = value.as_array().and_then(|list| list.iter().map(number).collect());
+    numbers.ok_or_else(|| "losses is not a list of numbers from 1 on".to_owned())
 }
 
 fn read_bursts(value: &Value) -> Result<GilbertElliott, String> {

@@ -39,6 +39,8 @@ pub enum Fault {
     LargePacketsOnly,
     /// Bursts of errors are half as long, and twice as many.
     ShortBursts,
+    /// Of the prescribed losses the first is forgotten.
+    ForgetsLoss,
     /// Each outage ends 10 ms early.
     ShortOutages,
     /// A packet without room is told to have been lost to an outage.
@@ -51,7 +53,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Fault; 18] = [
+    pub const ALL: [Fault; 19] = [
         Fault::TooFast,
         Fault::Idles,
         Fault::CoarseClock,
@@ -66,6 +68,7 @@ impl Fault {
         Fault::UntoldLosses,
         Fault::LargePacketsOnly,
         Fault::ShortBursts,
+        Fault::ForgetsLoss,
         Fault::ShortOutages,
         Fault::WrongCause,
         Fault::Miscounts,
@@ -104,6 +107,7 @@ impl Fault {
                 };
                 config.gilbert_elliott = config.gilbert_elliott.map(twice);
             }
+            Self::ForgetsLoss => config.losses = config.losses.numbers().skip(1).collect(),
             Self::ShortOutages => {
                 let shorter = |(start, lasts): (Time, Duration)| {
                     (start, lasts.saturating_sub(Duration::from_millis(10)))

@@ -15,6 +15,7 @@ mod encapsulation;
 mod impairments;
 mod outage;
 mod packet_errors;
+mod prescribed_losses;
 mod reorder;
 mod trace;
 mod transmitter;
@@ -34,6 +35,8 @@ pub use impairments::{ImpairmentCounters, Impairments};
 pub(crate) use outage::Outages;
 pub use outage::{OutageTrace, TraceError};
 pub(crate) use packet_errors::{PacketErrors, VaryingPacketErrors};
+pub(crate) use prescribed_losses::PrescribedErrors;
+pub use prescribed_losses::PrescribedLosses;
 use reorder::Reorder;
 pub use trace::{LinkTrace, LinkTraceError};
 pub(crate) use trace::{Steps, TraceBuilder};
@@ -167,6 +170,6 @@ macro_rules! effects {
 }
 
 effects! {
-    Encapsulation, Transmitter, VaryingTransmitter, Outages, BurstErrors, PacketErrors, VaryingPacketErrors, Delay,
-    VaryingDelay, Duplicate, Reorder, Corrupt,
+    Encapsulation, Transmitter, VaryingTransmitter, Outages, BurstErrors, PrescribedErrors, PacketErrors,
+    VaryingPacketErrors, Delay, VaryingDelay, Duplicate, Reorder, Corrupt,
 }

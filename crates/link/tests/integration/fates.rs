@@ -1,9 +1,11 @@
 //! What a packet meets on its way, seen from outside.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use bentpipe_link::{
     Cause, Direction, DirectionConfig, Encapsulation, Fate, GilbertElliott, Link, LinkConfig, OutageTrace,
+    PrescribedLosses,
 };
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
 use proptest::prelude::*;
@@ -74,6 +76,46 @@ fn a_packet_behind_a_full_queue_is_dropped() {
     assert_eq!(direction.offer(at(1199), 1500), Fate::Drop(Cause::QueueFull));
     assert!(is_delivered(&direction.offer(at(1200), 1500)), "one packet has left");
     assert_eq!(direction.counters().dropped(Cause::QueueFull), 3);
+}
+
+fn prescribed<const N: usize>(numbers: [u64; N]) -> PrescribedLosses {
+    numbers.into_iter().map(|number| NonZeroU64::new(number).unwrap()).collect()
+}
+
+#[test]
+fn prescribed_losses_hit_the_packets_with_these_numbers_and_no_other() {
+    let losses = prescribed([7, 3, 4, 3]);
+    let fates = fates(&DirectionConfig { losses, ..geo() }, 1, 10);
+    let lost: Vec<usize> =
+        (1..).zip(&fates).filter(|(_, fate)| !is_delivered(fate)).map(|(at, _)| at).collect();
+    assert_eq!(lost, [3, 4, 7]);
+    assert!(lost.iter().all(|at| fates[at - 1] == Fate::Drop(Cause::PacketError)));
+}
+
+#[test]
+fn a_packet_that_the_queue_drops_has_no_number_and_one_lost_in_an_outage_has() {
+    let config = DirectionConfig {
+        queue: Some(ByteCount::new(3000)),
+        outages: outage(0, 1300),
+        losses: prescribed([3]),
+        ..geo()
+    };
+    let mut direction = Direction::new(&config, 0);
+    let fates: Vec<_> = [0, 0, 0, 0, 9000, 9000].map(|micros| direction.offer(at(micros), 1500)).to_vec();
+    let lost = |cause| Fate::Drop(cause);
+    assert_eq!(fates[0], lost(Cause::Outage));
+    assert_eq!(fates[2..5], [lost(Cause::QueueFull), lost(Cause::QueueFull), lost(Cause::PacketError)]);
+    assert!(is_delivered(&fates[1]) && is_delivered(&fates[5]));
+}
+
+#[test]
+fn a_prescribed_loss_does_not_move_the_random_ones() {
+    let random = DirectionConfig { per: probability(0.05), gilbert_elliott: Some(bursts()), ..geo() };
+    let both = DirectionConfig { losses: prescribed([10, 500]), ..random.clone() };
+    let (random, both) = (fates(&random, 4, 1000), fates(&both, 4, 1000));
+    for (number, (random, both)) in (1..).zip(random.iter().zip(&both)) {
+        assert_eq!(is_delivered(both), is_delivered(random) && ![10, 500].contains(&number), "{number}");
+    }
 }
 
 #[test]

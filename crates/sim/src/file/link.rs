@@ -1,9 +1,11 @@
 //! `[[link]]`: what happens to packets between two nodes.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use bentpipe_config::{InTable, Name, Off, Or, Plain, Problem, SpanFrom, Whole, Written};
-use bentpipe_link::{DirectionConfig, Encapsulation, Frame, GilbertElliott, Impairments, LinkConfig};
+use bentpipe_link::{
+    DirectionConfig, Encapsulation, Frame, GilbertElliott, Impairments, LinkConfig, PrescribedLosses,
+};
 use bentpipe_units::{ByteCount, Probability, Rate};
 use serde::Deserialize;
 
@@ -19,6 +21,11 @@ use crate::scenario::LinkSpec;
 pub const MAX_LINKS: usize = 1000;
 /// The most bytes that an encapsulation may add or carry in one piece.
 const MAX_ENCAPSULATION: u64 = 65_535;
+
+/// The most losses that a direction may prescribe.
+const MAX_LOSSES: usize = 100_000;
+/// The largest number of a packet: that of TOML's integers.
+const MAX_PACKET_NUMBER: u64 = i64::MAX as u64;
 
 /// One `[[link]]`. The keys from `rate` on are those of its forward [`Direction`].
 #[derive(Deserialize)]
@@ -37,6 +44,7 @@ pub(super) struct Link {
     delay: Option<SpanFrom<0>>,
     per: Option<Written<Probability>>,
     queue: Option<Or<Bdp, Written<ByteCount>>>,
+    losses: Option<Losses>,
     gilbert_elliott: Option<Or<Off, Channel>>,
     outages: Option<Outages>,
     trace: Option<Trace>,
@@ -55,6 +63,7 @@ struct Direction {
     delay: Option<SpanFrom<0>>,
     per: Option<Written<Probability>>,
     queue: Option<Or<Bdp, Written<ByteCount>>>,
+    losses: Option<Losses>,
     gilbert_elliott: Option<Or<Off, Channel>>,
     outages: Option<Outages>,
     trace: Option<Trace>,
@@ -64,6 +73,11 @@ struct Direction {
     duplicate: Option<Written<Probability>>,
     corrupt: Option<Written<Probability>>,
 }
+
+/// The numbers of the packets that are lost.
+#[derive(Deserialize)]
+#[serde(try_from = "Vec<Whole<u64, 1, MAX_PACKET_NUMBER>>")]
+struct Losses(PrescribedLosses);
 
 /// Gilbert's channel, unless the losses in its two states are given.
 #[derive(Clone, Copy, Deserialize)]
@@ -112,13 +126,15 @@ impl Link {
             [from, _] => return wrong(format!("a link joins two nodes, not {} with itself", &**from)),
             nodes => return wrong(format!("{} nodes are given: a link joins two", nodes.len())),
         };
-        let Self { rate, delay, per, queue, gilbert_elliott, outages, trace, encapsulation, .. } = self;
+        let Self { rate, delay, per, queue, losses, gilbert_elliott, outages, trace, encapsulation, .. } =
+            self;
         let Self { reorder, reorder_by, duplicate, corrupt, .. } = self;
         let forward = Direction {
             rate,
             delay,
             per,
             queue,
+            losses,
             gilbert_elliott,
             outages,
             trace,
@@ -179,7 +195,7 @@ impl Direction {
     /// Its values, and those of `base` where a key is missing.
     fn over(self, base: DirectionConfig, origin: Origin<'_>) -> Result<DirectionConfig, Problem> {
         let mut direction = base;
-        overlay!(self => direction; rate delay per queue gilbert_elliott encapsulation);
+        overlay!(self => direction; rate delay per queue losses gilbert_elliott encapsulation);
         let impairments = &mut direction.impairments;
         overlay!(self => impairments; reorder reorder_by duplicate corrupt);
         if impairments.reorder != Probability::ZERO && impairments.reorder_by.is_zero() {
@@ -193,6 +209,25 @@ impl Direction {
             direction.trace = trace.read(origin).inside("trace")?.reverse.trace;
         }
         Ok(direction)
+    }
+}
+
+impl Plain for Losses {
+    type Value = PrescribedLosses;
+
+    fn get(self) -> PrescribedLosses {
+        self.0
+    }
+}
+
+impl TryFrom<Vec<Whole<u64, 1, MAX_PACKET_NUMBER>>> for Losses {
+    type Error = String;
+
+    fn try_from(numbers: Vec<Whole<u64, 1, MAX_PACKET_NUMBER>>) -> Result<Self, String> {
+        if numbers.len() > MAX_LOSSES {
+            return Err(format!("{} losses are prescribed: at most {MAX_LOSSES} may be", numbers.len()));
+        }
+        Ok(Self(numbers.into_iter().filter_map(|number| NonZeroU64::new(number.get())).collect()))
     }
 }
 

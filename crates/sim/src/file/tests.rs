@@ -1,5 +1,6 @@
 //! Whole scenarios: what is read, and what is refused with which words.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use bentpipe_link::agent::ack_filter::AckFilterConfig;
@@ -9,7 +10,7 @@ use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
 use bentpipe_link::agent::xcp::control::Gains;
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
-use bentpipe_link::{Encapsulation, Impairments};
+use bentpipe_link::{Encapsulation, Impairments, LinkConfig};
 use bentpipe_tcp::congestion::{Algorithm, Components};
 use bentpipe_tcp::{Config, Recovery, SynSchedule};
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
@@ -31,6 +32,7 @@ rate = "10Mbit/s"
 delay = "300ms"
 per = "1%"
 queue = "750kB"
+losses = [30, 7]
 gilbert_elliott = { good_to_bad = "0.1%", bad_to_good = 0.25, loss_in_good = 0, loss_in_bad = "90%" }
 outages = [{ start = "10s", duration = "5s" }, { start = "30s", duration = "1s" }]
 encapsulation = "dvb-mpe"
@@ -546,6 +548,8 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("per", "per = \"101%\"", "link.sat.per: \"101%\" is not a probability: it must lie between 0 and 1"),
     ("per", "per = 1.5", "link.sat.per: \"1.5\" is not a probability"),
     ("per", "per = 2007-05-01", "link.sat.per: the date 2007-05-01 is not a text or a number"),
+    ("losses = [30", "losses = [4, 0]", "link.sat.losses[2]: 0 is not a whole number between 1 and"),
+    ("losses = [30", "losses = 4", "link.sat.losses: "),
     ("gilbert_elliott = {", "gilbert_elliott = { good_to_bad = 0.1 }", "bad_to_good is missing"),
     ("outages = [{", "outages = [{ start = \"1s\" }]", "link.sat.outages[1]: duration is missing"),
     (
@@ -1018,7 +1022,7 @@ fn rows_of_an_outage_file_that_overlap_are_named_by_their_lines() {
     assert_eq!(read("file = 'good.csv'"), Ok(Duration::from_secs(8)), "rows that touch do not overlap");
     let error = read("file = 'bad.csv'").unwrap_err();
     let expected = "line 7 of the outage file (14.5s for 1s) overlaps line 6 of the outage file (10s for 5s)";
-    assert!(error.contains(expected) && error.contains("s.toml:13: link.sat.outages: "), "{error}");
+    assert!(error.contains(expected) && error.contains("s.toml:14: link.sat.outages: "), "{error}");
     let error = read("file = 'km.csv', speed_kmh = 120").unwrap_err();
     assert!(error.contains("line 4 of the outage file (630s for 30s) overlaps line 3"), "{error}");
     let error = read("file = 'km.csv'").unwrap_err();
@@ -1058,6 +1062,17 @@ fn the_scenarios_of_the_project_run() {
         count += 1;
     }
     assert!(count >= 4, "{count} scenarios");
+}
+
+#[test]
+fn prescribed_losses_are_those_of_both_directions_unless_the_reverse_one_has_its_own() {
+    let both = |text: &str| {
+        let LinkConfig { forward, reverse } = read(text).unwrap().links.remove(0).config;
+        [forward, reverse]
+            .map(|direction| direction.losses.numbers().map(NonZeroU64::get).collect::<Vec<_>>())
+    };
+    assert_eq!(both(FULL), [[7, 30], [7, 30]]);
+    assert_eq!(both(&FULL.replace("[link.reverse]", "[link.reverse]\nlosses = []")), [vec![7, 30], vec![]]);
 }
 
 #[test]

@@ -108,6 +108,11 @@ fn shows(fault: Fault) -> (&'static str, Check) {
              gilbert_elliott = { good_to_bad = 0.01, bad_to_good = 0.25 }",
             Check::Independence,
         ),
+        // Packets without room have no number.
+        Fault::ForgetsLoss => (
+            "rate = \"10Mbit/s\"\ndelay = \"300ms\"\nqueue = \"25kB\"\nper = \"1%\"\nlosses = [20000, 44]",
+            Check::Losses,
+        ),
         Fault::ShortOutages => (
             "rate = \"10Mbit/s\"\ndelay = \"300ms\"\noutages = [{ start = \"5s\", duration = \"2s\" }]",
             Check::Outage,

@@ -91,7 +91,7 @@ fn nothing_is_found_with_any_effect_or_agent() {
     std::fs::write(folder.path().join("rates.txt"), "1\n1\n3\n4\n7\n8\n8\n9\n11\n").unwrap();
     std::fs::write(folder.path().join("delays.txt"), "24\n18.5\n31\n").unwrap();
     std::fs::write(folder.path().join("outages.csv"), "start_km,length_km\n0.1,0.05\n0.3,0.0333\n").unwrap();
-    let variants: [&[&str]; 20] = [
+    let variants: [&[&str]; 21] = [
         &[],
         &["link.sat.queue=20kB"],
         &["link.sat.rate=unlimited"],
@@ -103,6 +103,7 @@ fn nothing_is_found_with_any_effect_or_agent() {
         ],
         &["link.sat.encapsulation={ overhead = 7, frame_payload = 100, frame_header = 3 }"],
         &["link.sat.per=2%"],
+        &["link.sat.losses=[1, 40, 41, 300]", "link.sat.queue=20kB", "link.sat.reverse.losses=[2]"],
         &["link.sat.gilbert_elliott={ good_to_bad = 0.002, bad_to_good = 0.3 }", "link.sat.per=0.5%"],
         &[
             "link.sat.gilbert_elliott={ good_to_bad = 0.01, bad_to_good = 0.2, loss_in_good = 0.001, loss_in_bad = 0.4 }",
@@ -143,6 +144,7 @@ fn a_run_is_found_out_by_another_scenario() {
         ("link.sat.rate=10.001Mbit/s", "departure"),
         ("link.sat.delay=100.001ms", "delay"),
         ("link.sat.reverse.per=1%", "losses"),
+        ("link.sat.losses=[100]", "losses"),
         ("link.sat.queue=3kB", "queue"),
         ("link.sat.encapsulation={ overhead = 1 }", "departure"),
         ("link.sat.outages=[{ start = \"1s\", duration = \"1ms\" }]", "outage"),
