@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Rate, Time};
 
-use crate::agent::snoop::{Pace, Snoop, SnoopConfig};
+use crate::agent::snoop::{Detection, Pace, Snoop, SnoopConfig};
 use crate::agent::{Agent as _, Outbox, Packet as _};
 use crate::ip::{IpPacket, internet_checksum};
 
@@ -27,6 +27,9 @@ pub fn snoop(data: &[u8]) {
     config.hide_sack = settings & 4 != 0;
     config.hide_congestion = settings & 8 != 0;
     config.copies = u32::from(settings >> 4 & 1) + 1;
+    if settings & 0x40 != 0 {
+        config.detection = Detection::Published;
+    }
     if settings & 0x20 != 0 {
         config.pace = Some(Pace { rate: Rate::mbps(1), queue: ByteCount::new(8_000) });
     }

@@ -32,6 +32,11 @@ impl RoundTrip {
         self.measured.map(|measured| measured.least)
     }
 
+    /// srtt.
+    pub(crate) fn smoothed(&self) -> Option<Duration> {
+        self.measured.map(|measured| measured.smoothed)
+    }
+
     /// srtt + 4·rttvar.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.measured.map(|measured| measured.smoothed + measured.variation * 4)
@@ -52,5 +57,6 @@ mod tests {
         rtt.sample(ms(680));
         // rttvar = 3/4·300 + 1/4·80 = 245, srtt = 7/8·600 + 1/8·680 = 610.
         assert_eq!((rtt.timeout(), rtt.least()), (Some(ms(610 + 4 * 245)), Some(ms(600))));
+        assert_eq!(rtt.smoothed(), Some(ms(610)));
     }
 }

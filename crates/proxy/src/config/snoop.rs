@@ -72,6 +72,7 @@ impl Config {
             timer_floor: settings.timer_floor.map_or(usual.timer_floor, Span::get),
             hide_sack: settings.hide_sack.unwrap_or(usual.hide_sack),
             hide_congestion: settings.hide_congestion.unwrap_or(usual.hide_congestion),
+            detection: usual.detection,
             copies: settings.copies.map_or(usual.copies, Whole::get),
             pace: self.snoop_pace(),
         })

@@ -6,7 +6,7 @@ use bentpipe_config::{Bytes, InTable, Off, Or, Plain, Positive, Problem, SpanFro
 use bentpipe_link::agent::ack_filter::AckFilterConfig;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
-use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
+use bentpipe_link::agent::snoop::{Detection, Pace, SnoopConfig};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::{
@@ -43,8 +43,16 @@ pub(super) struct Snoop {
     flows: Option<Flows>,
     hide_sack: Option<bool>,
     hide_congestion: Option<bool>,
+    detection: Option<SnoopDetection>,
     pace: Option<Or<Off, Written<Rate>>>,
     queue: Option<PacketBytes>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum SnoopDetection {
+    Order,
+    Published,
 }
 
 #[derive(Deserialize)]
@@ -172,6 +180,11 @@ impl Snoop {
         let (at, outgoing) = link.end(&self.at)?;
         let mut config = SnoopConfig::with_cache(self.cache(outgoing, link)?);
         config.pace = self.pace(outgoing, link)?;
+        match self.detection {
+            Some(SnoopDetection::Order) => config.detection = Detection::Order,
+            Some(SnoopDetection::Published) => config.detection = Detection::Published,
+            None => {}
+        }
         overlay!(self => config; retransmissions timer_floor flows hide_sack hide_congestion copies);
         Ok((at, config))
     }

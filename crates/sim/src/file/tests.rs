@@ -6,7 +6,7 @@ use std::path::Path;
 use bentpipe_link::agent::ack_filter::AckFilterConfig;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
-use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
+use bentpipe_link::agent::snoop::{Detection, Pace, SnoopConfig};
 use bentpipe_link::agent::xcp::control::Gains;
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
@@ -40,7 +40,7 @@ duplicate = "1%"
 reorder = 0.02
 reorder_by = "3ms"
 corrupt = "1e-4"
-snoop = { at = "gw", cache = "2MB", retransmissions = 4, timer_floor = "100ms", flows = 9, hide_sack = false, hide_congestion = true, copies = 3, pace = "9Mbit/s", queue = "500kB" }
+snoop = { at = "gw", cache = "2MB", retransmissions = 4, timer_floor = "100ms", flows = 9, hide_sack = false, hide_congestion = true, detection = "published", copies = 3, pace = "9Mbit/s", queue = "500kB" }
 delayed_dup_acks = { at = "client", delay = "600ms", flows = 8, hide_sack = false }
 [link.arq]
 retransmissions = 2
@@ -177,6 +177,7 @@ fn every_key_of_a_links_ends_is_read_for_its_own_node() {
         timer_floor: Duration::from_millis(100),
         hide_sack: false,
         hide_congestion: true,
+        detection: Detection::Published,
         copies: 3,
         pace: Some(Pace { rate: Rate::mbps(9), queue: ByteCount::new(500_000) }),
     };
@@ -633,6 +634,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("snoop", "snoop = { at = \"gw\", copies = 0 }", "0 is not a whole number between 1 and 10"),
     ("snoop", "snoop = { at = \"gw\", copies = 11 }", "11 is not a whole number between 1 and 10"),
     ("snoop", "snoop = { at = \"gw\", hide_congestion = 1 }", "1 is neither true nor false"),
+    (
+        "snoop",
+        "snoop = { at = \"gw\", detection = \"luck\" }",
+        "link.sat.snoop.detection: \"luck\" is not accepted: choose order or published",
+    ),
     ("snoop", "snoop = { at = \"gw\", pace = \"fast\" }", "link.sat.snoop.pace: \"fast\" is not a"),
     (
         "snoop",

@@ -10,14 +10,16 @@ use bentpipe_units::Time;
 use super::super::Packet;
 use super::super::packet::is_before;
 use super::super::rtt::RoundTrip;
-use super::SnoopConfig;
 use super::cached_segment::{CachedSegment, Segments};
 use super::overflow::{DelayClass, LossesByDelay};
 use super::sacked::Sacked;
+use super::{Detection, SnoopConfig};
 
 /// The local timer before the first measurement. The 1 s of RFC 6298 is too short for a geostationary link
 /// with a queue, and the 3 s of the older RFC 2988 cost nothing: the sender has a timer of its own.
 const INITIAL_TIMEOUT: Duration = Duration::from_secs(3);
+/// The local timer of [`Detection::Published`], smoothed round trips.
+const PUBLISHED_TIMEOUT: u32 = 2;
 /// Limit of the doublings of the local timer.
 const MAX_BACKOFF: u32 = 5;
 /// A flow without packets for this long is removed, with its cached segments. If it goes on, it is added
@@ -233,24 +235,26 @@ impl<P: Packet> SnoopedFlow<P> {
         if advances {
             self.advance(now, ack.ack);
         }
-        let has_news = self.add_sack(now, ack.ack, ack.sack);
+        let reads_sack = config.detection == Detection::Order;
+        let has_news = reads_sack && self.add_sack(now, ack.ack, ack.sack);
         if !advances && !has_news && ack.is_pure && same_window && self.is_spurious(now) {
             return AckAction::Suppress;
         }
         let is_duplicate =
             !advances && ack.may_report_loss() && (same_window || has_news) && !self.segments.is_empty();
         self.duplicates += u32::from(is_duplicate);
-        let overflowed = self.count_losses() && !config.hide_congestion;
+        let enough = config.detection.duplicates();
+        let overflowed = self.count_losses(enough) && !config.hide_congestion;
         if overflowed && self.yielding.is_none() {
             self.yielding = Some(self.next);
         }
         let was_responsible = self.is_responsible();
-        if self.yielding.is_none() && (self.duplicates >= 2 || advances && self.recover.is_some()) {
+        if self.yielding.is_none() && (self.duplicates >= enough || advances && self.recover.is_some()) {
             self.repair(now, config, send);
         }
         // The sender must see a new window.
-        match was_responsible && self.is_responsible() && is_duplicate && same_window && self.duplicates >= 2
-        {
+        let is_repaired = was_responsible && self.is_responsible() && self.duplicates >= enough;
+        match is_repaired && is_duplicate && same_window {
             true => AckAction::Suppress,
             false => self.pass(config, &ack),
         }
@@ -293,8 +297,12 @@ impl<P: Packet> SnoopedFlow<P> {
 
     /// When the local timer expires. It does not run while the retransmission waits for its turn.
     fn expiry(&self, config: &SnoopConfig) -> Option<Time> {
-        let is_queued = self.segments.first().is_some_and(|segment| segment.queued);
-        (self.is_responsible() && !is_queued).then(|| self.timer_since + self.timeout(config))
+        let first = self.segments.first().filter(|segment| self.is_responsible() && !segment.queued)?;
+        Some(match config.detection {
+            Detection::Order => self.timer_since + self.timeout(config),
+            // The first one may have waited behind a hole for longer than that: then it expires at once.
+            Detection::Published => (first.sent_at + self.published_timeout(config)).max(self.timer_since),
+        })
     }
 
     /// Whether the second copy of the segment that has just filled a hole causes a duplicate ACK. That copy
@@ -323,6 +331,11 @@ impl<P: Packet> SnoopedFlow<P> {
     fn timeout(&self, config: &SnoopConfig) -> Duration {
         let timeout = self.rtt.timeout().unwrap_or(INITIAL_TIMEOUT).max(config.timer_floor);
         timeout * (1 << self.backoff)
+    }
+
+    fn published_timeout(&self, config: &SnoopConfig) -> Duration {
+        let timeout = self.rtt.smoothed().map_or(INITIAL_TIMEOUT, |smoothed| smoothed * PUBLISHED_TIMEOUT);
+        timeout.max(config.timer_floor)
     }
 
     /// The sender retransmits. From here on the loss is left to it: its window has shrunk in any case, and it

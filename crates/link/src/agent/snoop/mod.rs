@@ -15,7 +15,7 @@
 //!   holes of a window in one round trip.
 //! - **Lost retransmissions.** The link delivers in order. So a segment that was sent before one that has
 //!   arrived, and has not arrived itself, is lost, whether or not it was a retransmission. The paper waits
-//!   for its timer.
+//!   for its timer, as Snoop does with [`Detection::Published`].
 //! - **The cache is bounded in bytes for all flows together**, and no flow may take more than its share once
 //!   half of the cache is full. The sender sees the loss of a segment that found no room, so that a window
 //!   which outgrows link and cache shrinks like one that outgrows a queue.
@@ -69,12 +69,42 @@ pub struct SnoopConfig {
     /// Losses that are probably an overflow of the queue behind Snoop are repaired too, and hidden from the
     /// sender. Otherwise they are left to the sender, so that it slows down.
     pub hide_congestion: bool,
+    /// How losses are found.
+    pub detection: Detection,
     /// Copies of a segment per retransmission, at least 1. A second copy costs as much of the link as the
     /// link loses, and saves a round trip if the first one is lost.
     pub copies: u32,
     /// Segments wait here for their turn on the link, instead of in a queue behind; `None` if the link's rate
     /// is unknown.
     pub pace: Option<Pace>,
+}
+
+/// How Snoop finds that a segment is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Detection {
+    /// By the link's order, and by SACK blocks: the second duplicate ACK shows the first loss, and what was
+    /// sent before something that has arrived is lost, also a retransmission.
+    #[default]
+    Order,
+    /// As published in 1995 (§3.2 of the paper), and in ns-2's model by its description: the first duplicate
+    /// ACK for a cached segment makes Snoop retransmit it, and is suppressed with all that follow. Whether
+    /// the retransmission was lost, duplicate ACKs do not show: one is outstanding at a time, until twice the
+    /// smoothed round trip of the link has passed since it left, each time anew and without backing off. A
+    /// segment without duplicate ACKs waits as long. SACK blocks tell nothing.
+    ///
+    /// The paper has two timers, this one and another of 200 ms without any packet, which is shorter than a
+    /// satellite's round trip and left out. It smooths with α = 1/4, here it is 1/8.
+    Published,
+}
+
+impl Detection {
+    /// The number of the duplicate ACK that shows a loss.
+    fn duplicates(self) -> u32 {
+        match self {
+            Self::Order => 2,
+            Self::Published => 1,
+        }
+    }
 }
 
 /// The rate at which segments go to the link.
@@ -101,6 +131,7 @@ impl SnoopConfig {
             timer_floor: Duration::from_millis(200),
             hide_sack: true,
             hide_congestion: false,
+            detection: Detection::Order,
             copies: 2,
             pace: None,
         }

@@ -1,6 +1,7 @@
 //! Timelines: what goes in, and what comes out on which side.
 
 mod pacing;
+mod published;
 
 use std::time::Duration;
 
@@ -749,8 +750,10 @@ proptest! {
         events in prop::collection::vec((arbitrary(), any::<bool>()), 1..300),
         cache in 0u64..20_000,
         flows in 0usize..5,
+        published in any::<bool>(),
     ) {
-        let config = SnoopConfig { flows, ..SnoopConfig::with_cache(ByteCount::new(cache)) };
+        let detection = if published { Detection::Published } else { Detection::Order };
+        let config = SnoopConfig { flows, detection, ..SnoopConfig::with_cache(ByteCount::new(cache)) };
         let mut snoop = Snoop::new(&config);
         let mut now = Time::ZERO;
         let mut seen = Vec::new();

@@ -4,12 +4,12 @@ use bentpipe_units::Time;
 
 use super::super::super::Packet;
 use super::super::super::packet::is_before;
-use super::{SnoopConfig, SnoopedFlow};
+use super::{Detection, SnoopConfig, SnoopedFlow};
 
 impl<P: Packet> SnoopedFlow<P> {
     /// Retransmits the segments that are known to be lost.
     pub(super) fn repair(&mut self, now: Time, config: &SnoopConfig, send: &mut impl FnMut(P)) {
-        if self.is_responsible() && self.first_is_lost(now) {
+        if self.is_responsible() && self.first_is_lost(now, config.detection) {
             self.resend_first(now, config, send);
         }
         // Without SACK blocks nothing is known of the segments after the first.
@@ -38,10 +38,10 @@ impl<P: Packet> SnoopedFlow<P> {
     }
 
     /// Counts the segments that are now known to be lost at their first transmission; true if one of them has
-    /// probably found the queue behind Snoop full.
-    pub(super) fn count_losses(&mut self) -> bool {
+    /// probably found the queue behind Snoop full. Without SACK blocks that many duplicate ACKs show a loss.
+    pub(super) fn count_losses(&mut self, enough: u32) -> bool {
         if self.sacked.is_empty() {
-            return self.duplicates == 2 && self.count_first();
+            return self.duplicates == enough && self.count_first();
         }
         let mut index = self.segments.index_of(self.counted);
         let before = index.checked_sub(1).and_then(|before| self.segments.get(before));
@@ -78,10 +78,14 @@ impl<P: Packet> SnoopedFlow<P> {
     }
 
     /// Whether the first segment, for which the receiver waits, is lost.
-    fn first_is_lost(&self, now: Time) -> bool {
+    fn first_is_lost(&self, now: Time, detection: Detection) -> bool {
         let Some(first) = self.segments.first() else { return false };
+        let is_shown = self.duplicates >= detection.duplicates();
+        if detection == Detection::Published {
+            return is_shown && first.is_original();
+        }
         if first.is_original() {
-            return self.duplicates >= 2 || first.order < self.delivered;
+            return is_shown || first.order < self.delivered;
         }
         // More duplicate ACKs than earlier segments can cause: a later segment has arrived.
         let overtaken = first.order < self.delivered || self.duplicates > self.expected;
