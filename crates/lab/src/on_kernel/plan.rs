@@ -334,7 +334,7 @@ impl Plan {
             *known_first = (*known_first).max(first.unwrap_or(most));
             *known_most = (*known_most).max(most);
         }
-        let name = &scenario.nodes[sends];
+        let (host, name) = (&mut self.hosts[sends], &scenario.nodes[sends]);
         let mut values = vec![
             ("net.ipv4.tcp_slow_start_after_idle", u8::from(sender.restart_after_idle).to_string()),
             ("net.ipv4.tcp_rto_max_ms", sender.rto.max.as_millis().clamp(1000, 120_000).to_string()),
