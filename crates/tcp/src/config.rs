@@ -180,6 +180,7 @@ impl Config {
             // tcp_wmem.
             send_buffer: 4 << 20,
             send_autotuning: Some(16 << 10),
+            rto: RtoLimits::LINUX_250_HZ,
             ..Self::linux()
         }
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bentpipe_units::Time;
+
 /// The first timeout of a connection whose SYN had to be repeated (RFC 6298 §5.7).
 const INITIAL_AFTER_REPEATED_SYN: Duration = Duration::from_secs(3);
 
@@ -16,6 +18,9 @@ pub struct RtoLimits {
     pub max: Duration,
     /// RFC 6298's G: the least addition to the smoothed round trip. Linux adds 200 ms here.
     pub granularity: Duration,
+    /// The tick of the host's clock: timeouts are whole ticks, and expire where the timer wheel looks next,
+    /// which is later by up to an eighth. Zero: exactly when they are due.
+    pub tick: Duration,
 }
 
 impl RtoLimits {
@@ -25,6 +30,7 @@ impl RtoLimits {
         min: Duration::from_secs(1),
         max: Duration::from_secs(120),
         granularity: Duration::from_millis(1),
+        tick: Duration::ZERO,
     };
 
     /// Linux (tcp(7), `tcp_rto_min_us`, `tcp_rto_max_ms`).
@@ -33,7 +39,41 @@ impl RtoLimits {
         granularity: Duration::from_millis(200),
         ..Self::RFC6298
     };
+
+    /// Linux whose clock has 250 ticks a second, as Debian's and Ubuntu's has.
+    pub const LINUX_250_HZ: RtoLimits = RtoLimits { tick: Duration::from_millis(4), ..Self::LINUX };
+
+    /// When a timer of so long a time expires that is set `now`.
+    ///
+    /// Linux' timer wheel (`kernel/time/timer.c`) has levels of 64 slots. A slot of the first is a tick; of each
+    /// further level, which holds what the levels before cannot, eight times as long. A timer expires at the end
+    /// of its slot.
+    pub(crate) fn expiry(&self, now: Time, timeout: Duration) -> Time {
+        let tick = self.tick.as_nanos() as u64;
+        if tick == 0 {
+            return now + timeout;
+        }
+        let ticks = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).div_ceil(tick);
+        let mut shift = 0;
+        while ticks >= 63 << shift && shift < WHEEL_LEVELS * 3 {
+            shift += 3;
+        }
+        let slot = ((now.as_nanos() / tick).saturating_add(ticks) >> shift).saturating_add(1);
+        Time::from_nanos((slot << shift).saturating_mul(tick))
+    }
+
+    /// Whole ticks, as the timeout is kept in.
+    fn rounded(&self, timeout: Duration) -> Duration {
+        let tick = self.tick.as_nanos();
+        match tick {
+            0 => timeout,
+            _ => Duration::from_nanos((timeout.as_nanos().div_ceil(tick) * tick) as u64),
+        }
+    }
 }
+
+/// Levels of the timer wheel beyond the first.
+const WHEEL_LEVELS: u32 = 8;
 
 /// The estimator of the round-trip time and the timeout that follows from it.
 #[derive(Debug, Clone)]
@@ -94,9 +134,14 @@ impl Rto {
             None => self.initial,
             Some(Smoothed { srtt, rttvar }) => srtt + (4 * rttvar).max(self.limits.granularity),
         };
-        let base = base.clamp(self.limits.min.min(self.limits.max), self.limits.max);
+        let base = self.limits.rounded(base.clamp(self.limits.min.min(self.limits.max), self.limits.max));
         base.checked_mul(1u32.checked_shl(self.backoff.saturating_add(more)).unwrap_or(u32::MAX))
             .map_or(self.limits.max, |timeout| timeout.min(self.limits.max))
+    }
+
+    /// When the timer expires that is set `now`, after a timeout doubled so many times more.
+    pub(crate) fn expiry(&self, now: Time, more: u32) -> Time {
+        self.limits.expiry(now, self.doubled(more))
     }
 
     /// The timer expired: the next timeout is twice as long (RFC 6298 §5.5).
@@ -162,6 +207,34 @@ mod tests {
         assert_eq!(ladder, [1, 2, 4, 8, 10, 10]);
         rto.measure(ms(100), 1);
         assert_eq!((rto.backoff(), rto.timeout()), (0, ms(1000)));
+    }
+
+    /// With 250 ticks a second: to 252 ms within a tick, to 2 s within 32 ms, to 16 s within 256 ms, and to 129 s
+    /// within 2 s.
+    #[test]
+    fn a_wheel_is_late_by_up_to_an_eighth() {
+        let limits = RtoLimits::LINUX_250_HZ;
+        for (timeout, slot) in [(200, 4), (248, 4), (252, 32), (2012, 32), (2016, 256), (16_128, 2048)] {
+            for start in [0, 3, 1001, 77_777] {
+                let now = Time::ZERO + ms(start);
+                let late = limits.expiry(now, ms(timeout)) - (now + ms(timeout));
+                assert!(late <= ms(slot), "{timeout} ms at {start} ms: {late:?} late");
+                assert!(late <= (ms(timeout) / 7).max(ms(slot)), "{timeout} ms: {late:?} late");
+                assert_eq!((limits.expiry(now, ms(timeout)).as_nanos() / 1_000_000) % slot, 0);
+            }
+        }
+        let exact = RtoLimits::LINUX.expiry(Time::ZERO + ms(3), ms(777));
+        assert_eq!(exact, Time::ZERO + ms(780));
+        assert_eq!(limits.expiry(Time::MAX, Duration::MAX), Time::MAX);
+    }
+
+    #[test]
+    fn timeouts_of_a_clock_with_ticks_are_whole_ones() {
+        let mut rto = Rto::new(RtoLimits::LINUX_250_HZ);
+        rto.measure(ms(25), 1);
+        assert_eq!(rto.timeout(), ms(228));
+        rto.back_off();
+        assert_eq!(rto.timeout(), ms(456));
     }
 
     #[test]

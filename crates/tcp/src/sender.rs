@@ -517,7 +517,7 @@ impl Sender {
     }
 
     fn restart_timer(&mut self, now: Time) {
-        let timer = now + self.rto.doubled(self.probes);
+        let timer = self.rto.expiry(now, self.probes);
         // With a user timeout the last expiry is at its end, not a whole backoff later.
         self.timer = self.deadline().map_or(timer, |deadline| timer.min(deadline.max(now)));
     }

@@ -126,6 +126,7 @@ struct RtoKeys {
     min: Option<Timer>,
     max: Option<Timer>,
     granularity: Option<SpanFrom<0>>,
+    tick: Option<SpanFrom<0>>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -309,7 +310,7 @@ impl HyblaKeys {
 
 impl RtoKeys {
     fn apply(self, limits: &mut RtoLimits) {
-        overlay!(self => limits; initial min max granularity);
+        overlay!(self => limits; initial min max granularity tick);
     }
 }
 

@@ -115,7 +115,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
     let sizes = (88u16..1500, 1u32..20, (buffer(), first()), (buffer(), first()));
     let delayed_ack = prop_oneof![Just(None), (1u64..200).prop_map(|n| Some(Duration::from_millis(n)))];
     let choices =
-        (0..Recovery::ALL.len(), algorithm(), prop::option::of(1u32..4), any::<bool>(), delayed_ack, 1u32..9);
+        (0..Recovery::ALL.len(), algorithm(), prop::option::of(1u32..4), 0..3usize, delayed_ack, 1u32..9);
     (sizes, any::<[bool; 16]>(), choices).prop_map(
         |(
             (mss, initial_window, (send_buffer, send_first), (receive_buffer, receive_first)),
@@ -140,7 +140,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 segmentation_offload,
                 fq_pacing,
             ] = switches;
-            let (recovery, congestion, byte_counting_limit, linux, delayed_ack, ack_every) = choices;
+            let (recovery, congestion, byte_counting_limit, timers, delayed_ack, ack_every) = choices;
             let patient = SynSchedule { waits: None, ..SynSchedule::RFC6298 };
             Config {
                 mss,
@@ -168,7 +168,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 nagle,
                 restart_after_idle,
                 byte_counting_limit,
-                rto: if linux { RtoLimits::LINUX } else { RtoLimits::RFC6298 },
+                rto: [RtoLimits::RFC6298, RtoLimits::LINUX, RtoLimits::LINUX_250_HZ][timers],
                 retries: None,
                 user_timeout: None,
                 syn: patient,
