@@ -85,35 +85,43 @@ fn write_introduction(page: &mut String, at: &str) -> fmt::Result {
 
 /// How many claims have which outcome, by world.
 fn write_summary(page: &mut String, report: &Report) -> fmt::Result {
-    page.push_str(
-        "<div class=\"scroll\"><table class=\"summary\">\n<thead><tr><th></th><th class=\"number\">agree</th>\
-         <th class=\"number\">undecided</th><th class=\"number\">contradicted</th>\
-         <th class=\"number\">experiments</th><th class=\"number\">not finished</th></tr></thead>\n<tbody>\n",
-    );
+    page.push_str("<div class=\"scroll\"><table class=\"summary\">\n<thead><tr><th></th>");
     for world in WORLDS {
-        let ran = || report.entries.iter().map(move |entry| entry.ran(world));
-        write!(page, "<tr><td>{}</td>", in_world(world))?;
-        for outcome in OUTCOMES {
-            let count: usize = ran().map(|ran| ran.count(outcome)).sum();
-            let class = if count > 0 { format!(" mark {}", class(outcome)) } else { String::new() };
-            write!(page, "<td class=\"number{class}\">{count}</td>")?;
-        }
-        let finished = ran().filter(|ran| ran.record.is_some()).count();
-        let unfinished = ran().filter(|ran| ran.attempt.is_some()).count();
-        writeln!(page, "<td class=\"number\">{finished}</td><td class=\"number\">{unfinished}</td></tr>")?;
+        write!(page, "<th class=\"number\">{}</th>", in_world(world))?;
     }
+    page.push_str("</tr></thead>\n<tbody>\n");
+    let ran = |world| report.entries.iter().map(move |entry| entry.ran(world));
+    for outcome in OUTCOMES {
+        let words =
+            format!("claims {}", if outcome == Outcome::Agrees { "that agree" } else { outcome.word() });
+        let counts = WORLDS.map(|world| ran(world).map(|ran| ran.count(outcome)).sum());
+        write_summary_row(page, &words, class(outcome), counts)?;
+    }
+    let finished = WORLDS.map(|world| ran(world).filter(|ran| ran.record.is_some()).count());
+    write_summary_row(page, "experiments", "", finished)?;
+    let unfinished = WORLDS.map(|world| ran(world).filter(|ran| ran.attempt.is_some()).count());
+    write_summary_row(page, "experiments not finished", UNFINISHED, unfinished)?;
     page.push_str("</tbody>\n</table></div>\n");
     let claims: Vec<Claim<'_>> = report.entries.iter().flat_map(Entry::claims).collect();
     let both = claims.iter().filter(|claim| claim.verdicts.iter().all(Option::is_some)).count();
     let differ = claims.iter().filter(|claim| claim.differs()).count();
     if both > 0 {
+        let both = human::count(both, "claim");
         writeln!(
             page,
-            "<p>Of {} in both worlds, {differ} agree in one and are contradicted in the other.</p>",
-            human::count(both, "claim")
+            "<p>Of {both} in both worlds, {differ} agree in one and are contradicted in the other.</p>"
         )?;
     }
     Ok(())
+}
+
+fn write_summary_row(page: &mut String, words: &str, class: &str, counts: [usize; 2]) -> fmt::Result {
+    write!(page, "<tr><td>{words}</td>")?;
+    for count in counts {
+        let mark = if count > 0 && !class.is_empty() { format!(" mark {class}") } else { String::new() };
+        write!(page, "<td class=\"number{mark}\">{count}</td>")?;
+    }
+    page.write_str("</tr>\n")
 }
 
 fn write_unreadable(page: &mut String, report: &Report) -> fmt::Result {
@@ -129,10 +137,10 @@ fn write_unreadable(page: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn write_filter(page: &mut String) -> fmt::Result {
-    page.push_str("<fieldset>\n<legend>Show claims that</legend>\n");
-    let all = [("all", "are judged: all"), ("agrees", "agree"), ("undecided", "are undecided")];
-    let more = [("contradicts", "are contradicted"), (DIFFERS, "differ between the worlds")];
-    for (key, words) in all.into_iter().chain(more).chain([(UNFINISHED, "are not finished")]) {
+    page.push_str("<fieldset>\n<legend>Show the claims</legend>\n");
+    let all = [("all", "all"), ("agrees", "that agree"), ("undecided", "undecided")];
+    let more = [("contradicts", "contradicted"), (DIFFERS, "that differ between the worlds")];
+    for (key, words) in all.into_iter().chain(more).chain([(UNFINISHED, "not finished")]) {
         let checked = if key == "all" { " checked" } else { "" };
         writeln!(
             page,
@@ -249,9 +257,9 @@ fn write_claim(page: &mut String, entry: &Entry, claim: &Claim<'_>) -> fmt::Resu
     }
     match claim.verdicts.map(|verdict| verdict.map(|verdict| &verdict.range)) {
         [Some(sim), Some(kernel)] if sim != kernel => {
-            write!(page, "; range {} in virtual time, {} on the kernel", Text(sim), Text(kernel))?;
+            write!(page, "; range: {} in virtual time, {} on the kernel", Text(sim), Text(kernel))?;
         }
-        _ => write!(page, "; range {}", Text(&verdict.range))?,
+        _ => write!(page, "; range: {}", Text(&verdict.range))?,
     }
     page.push_str("</p>\n<div class=\"worlds\">\n");
     for (world, verdict) in WORLDS.into_iter().zip(claim.verdicts) {
@@ -322,7 +330,7 @@ fn write_run(page: &mut String, Record { results, origin }: &Record, world: Worl
     let quick = if results.quick { "; with shortened scenarios: a look, not a result" } else { "" };
     writeln!(
         page,
-        "<dt>{}</dt>\n<dd>{}{quick}; {} in {took}; {}</dd>\n<dd><code>{}</code></dd>",
+        "<dt>{}</dt>\n<dd>{}{quick}; began {}, took {took}; {}</dd>\n<dd><code>{}</code></dd>",
         capital(in_world(world)),
         results.seeds,
         date(&origin.began),
@@ -520,7 +528,7 @@ mod tests {
         }
         let hybla = verdict_of(&page, "Hybla is far above Reno: 3 times or more");
         for part in [
-            "expected, figure 4; range 3 times or more",
+            "expected, figure 4; range: 3 times or more",
             "✓ agrees</span> in virtual time",
             "✗ contradicted</span> on the kernel",
             "13.6 times [13.4, 13.7] at 60 km/h",
@@ -530,8 +538,9 @@ mod tests {
         }
         assert!(page.contains("Of 3 claims in both worlds, 1 agree in one"), "{page}");
         for part in [
-            "<td>on the kernel</td><td class=\"number\">0</td><td class=\"number mark undecided\">1</td>\
-             <td class=\"number mark contradicts\">2</td><td class=\"number\">1</td><td class=\"number\">0</td>",
+            "<tr><td>claims contradicted</td><td class=\"number mark contradicts\">1</td>\
+             <td class=\"number mark contradicts\">2</td></tr>",
+            "<tr><td>experiments not finished</td><td class=\"number\">0</td><td class=\"number\">0</td></tr>",
             "bentpipe lab run psats09-fig4 --on sim --seed 1 --seeds 3 --max-seeds 12</code>",
             "bentpipe lab run psats09-fig4 --on kernel --seed 1 --seeds 3 --max-seeds 3</code>",
             "Caini, Firrincieli, Lacamera, PSATS 2009, figure 4",
