@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours kernels setup deny fuzz soak package try-package router openwrt image arm64 clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours squid kernels setup deny fuzz soak package try-package router openwrt image arm64 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,7 +77,7 @@ figures: setup ## the figures of the documentation, drawn anew
 	$(AS_ROOT) target/release/bentpipe demo --out docs/figures
 	$(AS_ROOT) target/release/examples/hybla_slow_start docs/figures/hybla-slow-start.svg
 	target/release/bentpipe lab run all --out docs/experiments
-	$(AS_ROOT) target/release/bentpipe lab run lossy-link snoop-senders p-xcp-boxes explicit-shares unknown-capacity leo rain-fade shared-leg return-link short-downloads crowd dtn-disruptive --on kernel --out docs/experiments
+	$(AS_ROOT) target/release/bentpipe lab run lossy-link snoop-senders p-xcp-boxes explicit-shares unknown-capacity leo rain-fade shared-leg return-link one-way short-downloads crowd dtn-disruptive --on kernel --out docs/experiments
 	target/release/bentpipe radius --figure docs/figures/radius.svg
 
 page-pictures: setup ## pictures of the live page: over an emulated GEO link for docs/figures, and in each state in target/page-pictures
@@ -111,6 +111,13 @@ neighbours: setup ## firewalls, NAT, VPNs, bridges beside bentpipe: the table of
 	$(AS_ROOT) env "PATH=$$PATH" "RUST_TEST_THREADS=$$RUST_TEST_THREADS" BENTPIPE_NEIGHBOUR_ROWS="$(CURDIR)/target/neighbours" \
 		$(CARGO) test --locked -p bentpipe-proxy --test root_neighbours -- --include-ignored
 	scripts/neighbours-table target/neighbours docs/neighbours.md
+
+squid: setup ## Squid on the gateway with bentpipe's Hybla, the guide's test, and its figures beside splitting: 6 minutes
+	scripts/setup-peers squid
+	$(CARGO) test --locked -p bentpipe-lab --test root --no-run
+	$(AS_ROOT) env "PATH=$$PATH" $(CARGO) test --locked -p bentpipe-lab --test root squid
+	$(CARGO) build --release --locked -p bentpipe-lab --example squid
+	$(AS_ROOT) env "PATH=$$PATH:/usr/sbin:/sbin" target/release/examples/squid 5 docs/guides/squid.md
 
 kernels: setup ## the tests that depend on the kernel on Debian's 6.1 and 6.12 in QEMU: the table of docs/kernels.md, 20 minutes
 	scripts/setup-peers kernels

@@ -52,7 +52,7 @@ impl Request {
     }
 
     /// The SHA-256 of the first `bytes` of the stream, or of all of it if it is shorter.
-    fn digest_of_first(self, bytes: u64) -> [u8; 32] {
+    pub(crate) fn digest_of_first(self, bytes: u64) -> [u8; 32] {
         let mut hash = Sha256::new();
         let mut left = bytes;
         self.generate(|chunk| {
@@ -66,7 +66,7 @@ impl Request {
     }
 
     /// Produces the stream piece by piece, the same for the same seed.
-    fn generate(self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    pub(crate) fn generate(self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
         let mut chunk = [0u8; CHUNK];
         let mut left = self.bytes;

@@ -22,6 +22,7 @@ pub mod reach;
 pub mod report;
 pub mod results;
 pub mod slow_start;
+pub mod squid;
 pub mod statistics;
 pub mod table;
 pub mod topology;

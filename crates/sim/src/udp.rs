@@ -60,6 +60,8 @@ impl UdpArrivals {
 
     fn result(&self, node: &str, sent: &[Time], end: Time) -> UdpReceiverResult {
         let arrivals = self.first.iter().copied().chain(std::iter::repeat(Time::MAX));
+        // On the kernel a receiver may notice the end of the run a moment later.
+        let arrivals = arrivals.map(|first| if first > end { Time::MAX } else { first });
         let arrived = |(sent, first): (Time, Time)| (first != Time::MAX).then(|| first.since(sent));
         let pairs = || sent.iter().copied().zip(arrivals.clone());
         let mut delays: Vec<_> = pairs().filter_map(arrived).collect();

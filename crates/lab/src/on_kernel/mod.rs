@@ -176,7 +176,7 @@ fn collect(scenario: &Scenario, seed: u64, hosts: &Hosts, shared: &[Shared], sam
         let at = |moment: Option<Duration>| moment.map(|moment| Time::ZERO + moment);
         let outcome = FlowOutcome {
             started_at: at(shared.opened()).unwrap_or(now),
-            received: shared.received.load(Ordering::Relaxed),
+            received: sampled.received,
             last_byte_at: at(shared.last_byte()),
             end: shared.end(),
             legs: sampled.legs,

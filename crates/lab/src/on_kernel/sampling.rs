@@ -39,6 +39,8 @@ pub(super) struct FlowSamples {
     pub legs: Vec<LegResult>,
     /// What its splitters hold.
     pub held: Vec<Held>,
+    /// What its destination had received at the last look.
+    pub received: u64,
 }
 
 /// Bytes held over time.
@@ -91,6 +93,7 @@ impl<'a> Sampler<'a> {
         let flows = scenario.flows.iter().map(|flow| FlowSamples {
             legs: vec![LegResult { syns: None, recoveries: None, ..LegResult::default() }; flow.legs.len()],
             held: vec![Held::default(); flow.splitters.len()],
+            received: 0,
         });
         let held = scenario.links.iter().map(|_| [Held::default(); 2]).collect();
         let samples = Samples { flows: flows.collect(), held, until: Time::ZERO };
@@ -105,7 +108,9 @@ impl<'a> Sampler<'a> {
         let interval = self.scenario.sample_interval;
         let (mut look_at, mut sample_at) = (zero, zero);
         loop {
-            let elapsed = zero.elapsed().min(self.scenario.duration);
+            // On a busy machine the last look may be late. Then the run has lasted for longer: what arrived
+            // meanwhile counts.
+            let elapsed = zero.elapsed();
             let now = Time::ZERO + elapsed;
             let is_over = elapsed >= self.scenario.duration || self.all_over();
             let samples = observer.wants_samples() && (Instant::now() >= sample_at || is_over);
@@ -134,6 +139,10 @@ impl<'a> Sampler<'a> {
 
     fn look(&mut self, now: Time, mut observer: Option<&mut (dyn Observer + '_)>) -> Result<(), Error> {
         let fail = |source| Error::Transfer { run: self.scenario.title.clone(), source };
+        // First of all: what follows takes its time.
+        for (samples, shared) in self.samples.flows.iter_mut().zip(self.shared) {
+            samples.received = shared.received.load(Ordering::Relaxed);
+        }
         // What each splitter of each flow holds now.
         let mut held: HashMap<(usize, usize), u64> = HashMap::new();
         for (node, diag) in &mut self.diag {
@@ -181,8 +190,8 @@ impl<'a> Sampler<'a> {
             }
         }
         if let Some(observer) = &mut observer {
-            for (flow, shared) in self.shared.iter().enumerate() {
-                observer.received(now, flow, shared.received.load(Ordering::Relaxed));
+            for (flow, samples) in self.samples.flows.iter().enumerate() {
+                observer.received(now, flow, samples.received);
             }
         }
         Ok(())

@@ -11,4 +11,5 @@ mod on_kernel;
 mod outage;
 mod reach;
 mod results;
+mod squid;
 mod trial;
