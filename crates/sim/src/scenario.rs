@@ -166,6 +166,16 @@ pub struct LegSpec {
     pub receiver: tcp::Config,
 }
 
+impl LegSpec {
+    /// The nodes of the sending and of the receiving end.
+    pub(crate) fn nodes(&self, links: &[LinkSpec]) -> [usize; 2] {
+        let end = |hop: Option<&Hop>, far: bool| {
+            hop.map_or(0, |hop| links[hop.link].between[usize::from(hop.forward == far)])
+        };
+        [end(self.path.first(), false), end(self.path.last(), true)]
+    }
+}
+
 /// A proxy between two legs: it terminates the one and sends what it receives on the other. In a flow that is
 /// carried in bundles, a bundle node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,11 @@ mod link_ends;
 mod sharing;
 mod udp;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bentpipe_link::Fate;
-use bentpipe_tcp::{End, Endpoint, State};
+use bentpipe_tcp::{End, Endpoint, Metrics, MetricsCache, State};
 use bentpipe_units::Time;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -60,6 +60,8 @@ pub(crate) struct World<'a> {
     /// Flows that have not ended; 1 where there is none, and the streams run for the whole duration.
     active_flows: usize,
     udp: UdpStreams,
+    /// What nodes remember of others: of the second of each pair at the first.
+    metrics: BTreeMap<(usize, usize), Metrics>,
 }
 
 /// Where an endpoint is, and when it is to be woken. Behind those of all endpoints come the branches of UDP
@@ -97,6 +99,7 @@ impl<'a> World<'a> {
             flows: Vec::new(),
             active_flows: scenario.flows.len().max(1),
             udp: UdpStreams::default(),
+            metrics: BTreeMap::new(),
         };
         if world.observer.wants_samples() {
             world.events.schedule(Time::ZERO, Event::Sample);
@@ -207,8 +210,36 @@ impl<'a> World<'a> {
 
     fn start(&mut self, flow: usize) {
         self.events.remove_first();
+        self.recall(flow);
         let opener = self.flows[flow].opener(0);
         self.open(opener);
+    }
+
+    /// The endpoints of a flow that have a cache of metrics, with the nodes of both ends, the own first.
+    fn remembering(&self, flow: usize) -> impl Iterator<Item = (usize, (usize, usize))> + use<'a> {
+        let (scenario, first) = (self.scenario, self.flows[flow].first);
+        scenario.flows[flow].legs.iter().enumerate().flat_map(move |(leg, spec)| {
+            let [near, far] = spec.nodes(&scenario.links);
+            [(spec.sender, (near, far)), (spec.receiver, (far, near))]
+                .into_iter()
+                .enumerate()
+                .filter(|(_, (config, _))| config.metrics_cache != MetricsCache::Off)
+                .map(move |(end, (_, nodes))| (first + 2 * leg + end, nodes))
+        })
+    }
+
+    fn recall(&mut self, flow: usize) {
+        for (endpoint, nodes) in self.remembering(flow) {
+            if let Some(metrics) = self.metrics.get(&nodes) {
+                self.endpoints[endpoint].recall(metrics);
+            }
+        }
+    }
+
+    fn remember(&mut self, flow: usize) {
+        for (endpoint, nodes) in self.remembering(flow) {
+            self.metrics.entry(nodes).or_default().learn(&self.endpoints[endpoint].variables());
+        }
     }
 
     fn open(&mut self, endpoint: usize) {
@@ -235,6 +266,7 @@ impl<'a> World<'a> {
         let other = self.flows[flow].service(self.now, endpoint, &mut self.endpoints);
         if lived && self.flows[flow].ended.is_some() {
             self.active_flows -= 1;
+            self.remember(flow);
         }
         self.transmit(endpoint);
         if let Some(other) = other {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::congestion::Algorithm;
-use crate::{Recovery, RtoLimits, SynSchedule};
+use crate::{MetricsCache, Recovery, RtoLimits, SynSchedule};
 
 /// The largest receive buffer whose window the header can announce: 16 bits, shifted by 14 (RFC 7323 §2.3).
 pub const MAX_RECEIVE_BUFFER: u64 = 65_535 << 14;
@@ -30,6 +30,13 @@ pub struct Config {
     /// trip, to `receive_buffer` at the most (dynamic right-sizing); the first window has 65,535 bytes at the
     /// most. `None` has all of it from the start.
     pub receive_autotuning: Option<u64>,
+    /// The first slow-start threshold, bytes (RFC 5681 §3.1: "arbitrarily high", which is `None`).
+    pub ssthresh: Option<u64>,
+    /// The round trip that earlier connections to the same destination have found: where the handshake's is
+    /// shorter, it makes the timeout until data is acknowledged.
+    pub srtt: Option<Duration>,
+    /// Which metrics of earlier connections the caller is to [recall](crate::Endpoint::recall).
+    pub metrics_cache: MetricsCache,
     /// RFC 7323 §2: without it no window exceeds 65,535 bytes.
     pub window_scaling: bool,
     /// RFC 7323 §3.
@@ -109,6 +116,9 @@ impl Default for Config {
             send_autotuning: None,
             receive_buffer: 16 << 20,
             receive_autotuning: None,
+            ssthresh: None,
+            srtt: None,
+            metrics_cache: MetricsCache::Off,
             window_scaling: true,
             timestamps: true,
             sack: true,
@@ -181,6 +191,7 @@ impl Config {
             send_buffer: 4 << 20,
             send_autotuning: Some(16 << 10),
             rto: RtoLimits::LINUX_250_HZ,
+            metrics_cache: MetricsCache::RoundTrip,
             ..Self::linux()
         }
     }
@@ -218,6 +229,9 @@ impl Config {
                     "it must begin between one mss and its largest size",
                 );
             }
+        }
+        if self.ssthresh == Some(0) {
+            return fail("ssthresh", "0".to_owned(), "it must be above zero");
         }
         if self.delayed_ack.is_some_and(|delay| delay > Duration::from_millis(500)) {
             let found = format!("{:?}", self.delayed_ack.unwrap_or_default());

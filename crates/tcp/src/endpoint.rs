@@ -12,7 +12,7 @@ use crate::segment::{
 };
 use crate::sender::{Negotiated, Outgoing, Sender};
 use crate::state::{End, Reported, State, Statistics, Variables};
-use crate::{Config, SynSchedule};
+use crate::{Config, Metrics, MetricsCache, SynSchedule};
 
 /// Bytes of the timestamps option in each segment, which the announced mss does not know of (RFC 6691 §2).
 const TIMESTAMPS_LENGTH: u64 = 12;
@@ -130,6 +130,18 @@ impl Endpoint {
             ended_at: None,
             reset: None,
             config,
+        }
+    }
+
+    /// Before it connects: what earlier connections to the same destination have found, as far as the
+    /// configuration [wants](Config::metrics_cache) it.
+    pub fn recall(&mut self, metrics: &Metrics) {
+        let cache = self.config.metrics_cache;
+        if cache != MetricsCache::Off {
+            self.config.srtt = metrics.srtt.or(self.config.srtt);
+        }
+        if cache == MetricsCache::RoundTripAndSsthresh {
+            self.config.ssthresh = metrics.ssthresh.or(self.config.ssthresh);
         }
     }
 

@@ -7,7 +7,7 @@
 //!
 //! | part | file | decides |
 //! |---|---|---|
-//! | connection | `endpoint.rs`, `handshake.rs`, `state.rs` | handshake, closing, giving up, the next segment |
+//! | connection | `endpoint.rs`, `handshake.rs`, `state.rs`, `metrics.rs` | handshake, closing, giving up, the next segment; what is remembered of a destination |
 //! | sender | `sender.rs`, `send_queue.rs`, `delivery_rate.rs` | which data is outstanding, lost, selectively acknowledged |
 //! | receiver | `receiver.rs`, `right_sizing.rs` | which data may be read, when an acknowledgement goes out, the window |
 //! | timers | `rto.rs`, `syn.rs` | retransmission timeout, backoff, the schedule of the SYNs |
@@ -24,6 +24,7 @@ pub mod congestion;
 mod delivery_rate;
 mod endpoint;
 mod handshake;
+mod metrics;
 mod ranges;
 mod receiver;
 pub mod recovery;
@@ -39,6 +40,7 @@ mod wire;
 pub use config::{Config, ConfigError, MAX_RECEIVE_BUFFER};
 pub use delivery_rate::RateSample;
 pub use endpoint::Endpoint;
+pub use metrics::{Metrics, MetricsCache};
 pub use recovery::Recovery;
 pub use rto::{Rto, RtoLimits};
 pub use segment::{CongestionOption, Flags, MAX_SACK_BLOCKS, SackBlocks, Segment, SynOptions, Timestamps};

@@ -81,6 +81,8 @@ pub struct Rto {
     limits: RtoLimits,
     initial: Duration,
     smoothed: Option<Smoothed>,
+    /// The round trip of an earlier connection, until this one has measured with data.
+    recalled: Option<Duration>,
     min_rtt: Duration,
     backoff: u32,
 }
@@ -94,7 +96,14 @@ struct Smoothed {
 impl Rto {
     /// Nothing measured yet.
     pub fn new(limits: RtoLimits) -> Self {
-        Self { limits, initial: limits.initial, smoothed: None, min_rtt: Duration::ZERO, backoff: 0 }
+        Self {
+            limits,
+            initial: limits.initial,
+            smoothed: None,
+            recalled: None,
+            min_rtt: Duration::ZERO,
+            backoff: 0,
+        }
     }
 
     /// Takes a measurement; `samples_per_rtt` is how many of them are expected in each round trip.
@@ -116,6 +125,13 @@ impl Rto {
         });
         self.min_rtt = if self.min_rtt.is_zero() { rtt } else { self.min_rtt.min(rtt) };
         self.backoff = 0;
+        self.recalled = None;
+    }
+
+    /// Earlier connections have found this round trip: until the next measurement it makes the timeout, if it
+    /// is longer than what the handshake has found (Linux' `tcp_init_metrics`).
+    pub fn recall(&mut self, srtt: Duration) {
+        self.recalled = Some(srtt).filter(|&srtt| srtt > self.srtt());
     }
 
     /// The SYN had to be repeated: until something is measured, the distance may be long (RFC 6298 §5.7).
@@ -130,9 +146,10 @@ impl Rto {
 
     /// The timeout now, doubled so many times more: probes of a closed window have a backoff of their own.
     pub(crate) fn doubled(&self, more: u32) -> Duration {
-        let base = match self.smoothed {
-            None => self.initial,
-            Some(Smoothed { srtt, rttvar }) => srtt + (4 * rttvar).max(self.limits.granularity),
+        let base = match (self.recalled, self.smoothed) {
+            (Some(srtt), _) => srtt.saturating_add((2 * srtt.min(self.limits.max)).max(self.limits.min)),
+            (None, None) => self.initial,
+            (None, Some(Smoothed { srtt, rttvar })) => srtt + (4 * rttvar).max(self.limits.granularity),
         };
         let base = self.limits.rounded(base.clamp(self.limits.min.min(self.limits.max), self.limits.max));
         base.checked_mul(1u32.checked_shl(self.backoff.saturating_add(more)).unwrap_or(u32::MAX))
@@ -261,6 +278,21 @@ mod tests {
             assert!(rto.timeout() > rtt, "sample {n}: {:?} for {rtt:?}", rto.timeout());
             rto.measure(rtt, 200);
         }
+    }
+
+    #[test]
+    fn the_round_trip_of_an_earlier_connection_makes_the_timeout_until_the_next_measurement() {
+        let mut rto = Rto::new(RtoLimits::LINUX);
+        rto.measure(ms(300), 1);
+        rto.recall(ms(600));
+        assert_eq!((rto.timeout(), rto.srtt()), (ms(1800), ms(300)));
+        rto.measure(ms(300), 1);
+        assert!(rto.timeout() < ms(1000), "{:?}", rto.timeout());
+        rto.recall(ms(200));
+        assert!(rto.timeout() < ms(1000), "shorter than what is known");
+        let mut rto = Rto::new(RtoLimits::LINUX);
+        rto.recall(ms(50));
+        assert_eq!(rto.timeout(), ms(250), "the floor is added");
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
-use crate::congestion::{Acked, CongestionControl, Delivery, Feedback, Flight, Parameters, Request};
+use crate::congestion::{
+    Acked, CongestionControl, Delivery, Feedback, Flight, MIN_SSTHRESH_SEGMENTS, Parameters, Request,
+};
 use crate::delivery_rate::DeliveryRate;
 use crate::recovery::{Acknowledgement, Action, Expiry, LossRecovery, Parts, TailLossProbe};
 use crate::rto::Rto;
@@ -227,6 +229,13 @@ impl Sender {
             Some(rtt) => self.rto.measure(rtt, 1),
             None if negotiated.syn_repeated => self.rto.syn_was_repeated(),
             None => {}
+        }
+        if let Some(srtt) = config.srtt {
+            self.rto.recall(srtt);
+        }
+        if let Some(ssthresh) = config.ssthresh {
+            let cwnd = self.congestion.cwnd();
+            self.congestion.set_window(cwnd, ssthresh.max(MIN_SSTHRESH_SEGMENTS * self.mss));
         }
         self.congestion.on_established(now, negotiated.rtt);
         self.last_sent = now;

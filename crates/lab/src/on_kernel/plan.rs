@@ -10,7 +10,7 @@ use bentpipe_link::explicit::{CrossTrafficAqm, RateAllocatorConfig};
 use bentpipe_sim::Scenario;
 use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec, UdpSpec};
 use bentpipe_tcp::congestion::{Algorithm, Components, XcpSender};
-use bentpipe_tcp::{Config, Recovery, RtoLimits, SynSchedule};
+use bentpipe_tcp::{Config, MetricsCache, Recovery, RtoLimits, SynSchedule};
 use bentpipe_testbed::Subnet;
 use bentpipe_units::{Rate, Span};
 
@@ -338,7 +338,11 @@ impl Plan {
         let mut values = vec![
             ("net.ipv4.tcp_slow_start_after_idle", u8::from(sender.restart_after_idle).to_string()),
             ("net.ipv4.tcp_rto_max_ms", sender.rto.max.as_millis().clamp(1000, 120_000).to_string()),
-            ("net.ipv4.tcp_no_metrics_save", "1".to_owned()),
+            ("net.ipv4.tcp_no_metrics_save", u8::from(sender.metrics_cache == MetricsCache::Off).to_string()),
+            (
+                "net.ipv4.tcp_no_ssthresh_metrics_save",
+                u8::from(sender.metrics_cache != MetricsCache::RoundTripAndSsthresh).to_string(),
+            ),
         ];
         values.extend(sender.retries.map(|retries| ("net.ipv4.tcp_retries2", retries.min(255).to_string())));
         values.into_iter().try_for_each(|(key, value)| host.set(name, key, value))
@@ -405,6 +409,10 @@ impl Plan {
         note(
             sender.syn != SynSchedule::LINUX || sender.syn_ack != SynSchedule::LINUX_SYN_ACK,
             "SYNs are repeated as Linux repeats them",
+        );
+        note(
+            sender.ssthresh.is_some() || sender.srtt.is_some(),
+            "a connection's first threshold and round trip are not set: only those of earlier ones are known",
         );
         note(sender.fq_pacing, "only congestion controls pace: the queueing discipline is not fq");
         let cubic = sender.congestion == Algorithm::Cubic;

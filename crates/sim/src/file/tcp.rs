@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use bentpipe_config::{Name, Off, Or, Plain, Problem, SpanFrom, Whole, Written, unknown};
 use bentpipe_tcp::congestion::{Algorithm, Components};
-use bentpipe_tcp::{Config, Recovery, RtoLimits, SynSchedule};
+use bentpipe_tcp::{Config, MetricsCache, Recovery, RtoLimits, SynSchedule};
 use bentpipe_units::{ByteCount, Probability};
 use serde::Deserialize;
 
@@ -38,6 +38,9 @@ pub(super) struct Tcp {
     initial_window: Option<Whole<u32, 1, 10_000>>,
     send_buffer: Option<SendBuffer>,
     receive_buffer: Option<ReceiveBuffer>,
+    ssthresh: Option<Or<Off, Written<ByteCount>>>,
+    srtt: Option<SpanOrOff>,
+    metrics_cache: Option<Written<MetricsCache>>,
     window_scaling: Option<bool>,
     timestamps: Option<bool>,
     sack: Option<bool>,
@@ -240,7 +243,7 @@ impl Tcp {
     /// Writes the values of the section over the draft.
     fn apply(&self, draft: &mut Draft) {
         let config = &mut draft.config;
-        overlay!(self => config; mss initial_window window_scaling timestamps sack delayed_ack
+        overlay!(self => config; mss initial_window srtt metrics_cache window_scaling timestamps sack delayed_ack
             ack_every limited_transmit proportional_rate_reduction lost_retransmissions
             tail_loss_probe forward_rto undo duplicate_sack hystart linux_cubic segmentation_offload fq_pacing nagle
             restart_after_idle byte_counting_limit retries user_timeout recovery congestion);
@@ -249,6 +252,9 @@ impl Tcp {
         }
         if let Some(buffer) = self.receive_buffer {
             (config.receive_autotuning, config.receive_buffer) = buffer.sizes();
+        }
+        if let Some(ssthresh) = self.ssthresh {
+            config.ssthresh = ssthresh.get().map(ByteCount::get);
         }
         if let Some(rto) = self.rto {
             rto.apply(&mut config.rto);

@@ -12,7 +12,7 @@ use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::{Encapsulation, Impairments, LinkConfig};
 use bentpipe_tcp::congestion::{Algorithm, Components};
-use bentpipe_tcp::{Config, Recovery, SynSchedule};
+use bentpipe_tcp::{Config, MetricsCache, Recovery, SynSchedule};
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
 use proptest::prelude::*;
 
@@ -451,6 +451,18 @@ fn a_size_takes_the_place_of_growth() {
     let sender = with(&stock).unwrap().flows[0].legs[1].sender;
     assert_eq!((sender.send_autotuning, sender.send_buffer), (None, 500_000));
     assert_eq!((sender.receive_autotuning, sender.receive_buffer), (None, 3_000_000));
+}
+
+#[test]
+fn a_flow_may_begin_with_what_is_known_of_its_path() {
+    let sender = |settings: &[&str]| with(settings).unwrap().flows[0].legs[1].sender;
+    let told = sender(&["tcp.sat.ssthresh=100kB", "tcp.sat.srtt=600ms", "tcp.sat.metrics_cache=rtt"]);
+    assert_eq!((told.ssthresh, told.srtt), (Some(100_000), Some(Duration::from_millis(600))));
+    assert_eq!(told.metrics_cache, MetricsCache::RoundTrip);
+    let off = ["tcp.lab.ssthresh=1MB", "tcp.sat.ssthresh=off", "tcp.sat.srtt=off"];
+    assert_eq!((sender(&off).ssthresh, sender(&off).srtt), (None, None));
+    let error = with(&["tcp.sat.metrics_cache=on"]).unwrap_err();
+    assert!(error.contains("choose off, rtt or rtt-and-ssthresh"), "{error}");
 }
 
 #[test]

@@ -15,9 +15,12 @@ mod unknown_capacity;
 mod way_back;
 mod xcp;
 
+use std::time::Duration;
+
 use bentpipe_sim::{RunResult, Scenario, Unobserved, run};
-use bentpipe_tcp::Config;
 use bentpipe_tcp::congestion::Algorithm;
+use bentpipe_tcp::{Config, MetricsCache};
+use bentpipe_units::{ByteCount, Time};
 use scene::{chain, direction, flow, ms, split_at, symmetric};
 
 const MB: u64 = 1_000_000;
@@ -76,4 +79,30 @@ fn at_one_loss_in_a_hundred_everything_arrives_with_every_congestion_control() {
         assert_eq!((flow.bytes, flow.end), (2 * MB, Some("finished")), "{congestion}");
         assert!(flow.retransmissions > 10, "{congestion}: {flow:?}");
     }
+}
+
+/// A second flow from node to node begins with the threshold that the first one has found; not that to another
+/// node, nor one without a cache.
+#[test]
+fn a_flow_begins_with_what_the_one_before_it_has_found() {
+    let losses = |metrics_cache: MetricsCache, first: MetricsCache| {
+        let mut link = symmetric(direction(10, ms(100), 0.0));
+        link.forward.queue = Some(ByteCount::new(60_000));
+        let mut scenario = chain(vec![link]);
+        for (metrics_cache, start) in [(first, 0), (metrics_cache, 100)] {
+            let config = Config { metrics_cache, ..Config::default() };
+            let mut flow = flow(&scenario, Some(3 * MB), config);
+            flow.start = Time::ZERO + Duration::from_secs(start);
+            scenario.flows.push(flow);
+        }
+        let result = go(&scenario, 1);
+        [0, 1].map(|index| result.flows[index].legs[0].retransmissions)
+    };
+    let all = MetricsCache::RoundTripAndSsthresh;
+    let [first, second] = losses(all, all);
+    assert!(first > 20 && second < first / 4, "{first} and {second}");
+    let [first, second] = losses(all, MetricsCache::Off);
+    assert_eq!(first, second, "nothing is remembered");
+    let [first, second] = losses(MetricsCache::RoundTrip, all);
+    assert_eq!(first, second, "the threshold is not recalled");
 }

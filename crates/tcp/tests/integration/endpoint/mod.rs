@@ -2,6 +2,7 @@
 
 mod autotuning;
 mod bursts;
+mod metrics;
 mod rack;
 mod recovery;
 mod spurious;

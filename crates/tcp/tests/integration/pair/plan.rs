@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bentpipe_tcp::congestion::{Algorithm, Components, XcpSender};
-use bentpipe_tcp::{Config, Recovery, RtoLimits, SynSchedule};
+use bentpipe_tcp::{Config, MetricsCache, Recovery, RtoLimits, SynSchedule};
 use proptest::prelude::*;
 
 use crate::pair::channel::Conditions;
@@ -116,11 +116,14 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
     let delayed_ack = prop_oneof![Just(None), (1u64..200).prop_map(|n| Some(Duration::from_millis(n)))];
     let choices =
         (0..Recovery::ALL.len(), algorithm(), prop::option::of(1u32..4), 0..3usize, delayed_ack, 1u32..9);
-    (sizes, any::<[bool; 16]>(), choices).prop_map(
+    let recalled =
+        (prop::option::of(1u64..1 << 20), prop::option::of((0u64..100_000).prop_map(Duration::from_millis)));
+    (sizes, any::<[bool; 16]>(), choices, recalled).prop_map(
         |(
             (mss, initial_window, (send_buffer, send_first), (receive_buffer, receive_first)),
             switches,
             choices,
+            recalled,
         )| {
             let [
                 window_scaling,
@@ -149,6 +152,9 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 send_autotuning: send_first.map(|first| first.min(send_buffer)),
                 receive_buffer,
                 receive_autotuning: receive_first.map(|first| first.min(receive_buffer)),
+                ssthresh: recalled.0,
+                srtt: recalled.1,
+                metrics_cache: MetricsCache::Off,
                 window_scaling,
                 timestamps,
                 sack,
