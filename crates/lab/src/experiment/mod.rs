@@ -20,6 +20,7 @@ mod iwssc09;
 mod leo;
 mod lossy_link;
 mod observers;
+mod one_way;
 mod pepsal;
 mod psats09;
 mod radius07;
@@ -76,7 +77,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 30] = [
+pub const ALL: [Experiment; 31] = [
     psats09::FIG3,
     psats09::FIG4,
     psats09::FIG5,
@@ -103,6 +104,7 @@ pub const ALL: [Experiment; 30] = [
     leo::LEO,
     rain_fade::RAIN_FADE,
     return_link::RETURN_LINK,
+    one_way::ONE_WAY,
     short_downloads::SHORT_DOWNLOADS,
     crowd::CROWD,
     shared_leg::SHARED_LEG,
