@@ -40,14 +40,14 @@ impl RtoLimits {
         ..Self::RFC6298
     };
 
-    /// Linux whose clock has 250 ticks a second, as Debian's and Ubuntu's has.
+    /// Linux whose clock has 250 ticks a second, as Debian's.
     pub const LINUX_250_HZ: RtoLimits = RtoLimits { tick: Duration::from_millis(4), ..Self::LINUX };
 
-    /// When a timer of so long a time expires that is set `now`.
+    /// When a timer expires that is set at `now` for `timeout`.
     ///
-    /// Linux' timer wheel (`kernel/time/timer.c`) has levels of 64 slots. A slot of the first is a tick; of each
-    /// further level, which holds what the levels before cannot, eight times as long. A timer expires at the end
-    /// of its slot.
+    /// Linux' timer wheel (`kernel/time/timer.c`) has levels of 64 slots. A slot of the first level is a tick,
+    /// and a slot of each further one is eight times as long as in the level before. A timer is in the first
+    /// level that reaches far enough, and expires at the end of its slot.
     pub(crate) fn expiry(&self, now: Time, timeout: Duration) -> Time {
         let tick = self.tick.as_nanos() as u64;
         if tick == 0 {
@@ -226,8 +226,8 @@ mod tests {
         assert_eq!((rto.backoff(), rto.timeout()), (0, ms(1000)));
     }
 
-    /// With 250 ticks a second: to 252 ms within a tick, to 2 s within 32 ms, to 16 s within 256 ms, and to 129 s
-    /// within 2 s.
+    /// With 250 ticks a second: up to 252 ms within a tick, up to 2 s within 32 ms, up to 16 s within 256 ms,
+    /// and up to 129 s within 2 s.
     #[test]
     fn a_wheel_is_late_by_up_to_an_eighth() {
         let limits = RtoLimits::LINUX_250_HZ;

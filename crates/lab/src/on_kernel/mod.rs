@@ -75,6 +75,8 @@ pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> Resul
     let fail = |source| Error::Transfer { run: scenario.title.clone(), source };
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let (samples, streams) = std::thread::scope(|scope| {
+        // The scope waits for its threads, also after an error.
+        let running = StopOnDrop(&stop);
         let mut ends = Vec::new();
         let streams = scenario.udp.iter().zip(&plan.udp).map(|(spec, plan)| {
             let stream = Stream { spec, plan, zero: hosts.zero, stop: &stop };
@@ -89,7 +91,7 @@ pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> Resul
             }
         }
         let samples = Sampler::new(scenario, &plan, &hosts, &shared)?.watch(observer);
-        stop.store(true, Ordering::Relaxed);
+        drop(running);
         for end in ends {
             end.join().expect("an end of a flow does not panic").map_err(fail)?;
         }
@@ -103,6 +105,15 @@ pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> Resul
         scenario.udp.iter().zip(&streams).map(|(spec, done)| done.result(scenario, spec, samples.until));
     let udp = udp.collect();
     Ok(RunResult { udp, ..collect(scenario, seed, &hosts, &shared, samples) })
+}
+
+/// The ends of flows and streams play their parts until this value is dropped.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A flow that runs.
