@@ -82,9 +82,9 @@ impl DeliveryRate {
         self.app_limited_until = (self.delivered + in_flight).max(1);
     }
 
-    /// An acknowledgement reports `bytes` as delivered, and `lost` have been lost so far; `newest` is of the segment among them that left last.
-    /// `None` where that makes no sample: nothing was delivered, or in less than the shortest round trip
-    /// (which a retransmission can feign).
+    /// An acknowledgement reports `bytes` as delivered, and `lost` have been lost so far; `newest` is of the
+    /// segment among them that left last. `None` where that makes no sample: nothing was delivered, or in
+    /// less than the shortest round trip (which a retransmission can feign).
     pub(crate) fn on_ack(
         &mut self,
         now: Time,

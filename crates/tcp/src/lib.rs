@@ -7,7 +7,7 @@
 //!
 //! | part | file | decides |
 //! |---|---|---|
-//! | connection | `endpoint.rs`, `handshake.rs`, `state.rs`, `metrics.rs` | handshake, closing, giving up, the next segment; what is remembered of a destination |
+//! | connection | `endpoint.rs`, `handshake.rs`, `state.rs`, `metrics.rs` | handshake, closing, giving up, the next segment |
 //! | sender | `sender.rs`, `send_queue.rs`, `delivery_rate.rs` | which data is outstanding, lost, selectively acknowledged |
 //! | receiver | `receiver.rs`, `right_sizing.rs` | which data may be read, when an acknowledgement goes out, the window |
 //! | timers | `rto.rs`, `syn.rs` | retransmission timeout, backoff, the schedule of the SYNs |
