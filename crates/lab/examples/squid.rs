@@ -17,6 +17,7 @@ const RATE: Rate = Rate::mbps(10);
 const RTT: Duration = Duration::from_millis(600);
 const PER: f64 = 0.01;
 const LASTS: Duration = Duration::from_secs(60);
+const CUBIC: &str = "cubic";
 /// What a page keeps its table between.
 const MARKS: [&str; 2] = ["<!-- table -->\n", "<!-- end of table -->"];
 
@@ -76,13 +77,15 @@ fn main() {
 fn run(scheme: Scheme, seed: u64) -> Result<f64, Error> {
     let per = Probability::new(PER).expect("a probability");
     let topology = Topology::build(&symmetric(RATE, RTT, per), seed)?;
-    // A new namespace has the machine's default, which may be another.
-    for host in [&topology.gateway, &topology.server] {
-        host.sysctl("net.ipv4.tcp_congestion_control", "cubic")?;
-    }
     let hybla = Hybla::acquire()?;
-    let with_hybla = matches!(scheme, Scheme::SquidHybla).then(|| hybla.name());
-    squid::route_to_client(&topology, with_hybla)?;
+    // Where nothing is asked for, a machine's default may be another than CUBIC. What the route asks for would go
+    // before what the daemon does.
+    let congestion = match scheme {
+        Scheme::Squid => Some(CUBIC),
+        Scheme::SquidHybla => Some(hybla.name()),
+        Scheme::EndToEnd | Scheme::Split => None,
+    };
+    squid::route_to_client(&topology, congestion)?;
     let _squid =
         matches!(scheme, Scheme::Squid | Scheme::SquidHybla).then(|| Squid::start(&topology)).transpose()?;
     let config =
@@ -92,7 +95,7 @@ fn run(scheme: Scheme, seed: u64) -> Result<f64, Error> {
     let transfer = |source| Error::Transfer { run: format!("{scheme:?}"), source };
     // More than the link can carry.
     let request = Request { seed, bytes: RATE.bytes_in(LASTS) };
-    let _server = WebServer::start(&topology, request).map_err(transfer)?;
+    let _server = WebServer::start(&topology, request, Some(CUBIC)).map_err(transfer)?;
     let page = squid::load(&topology, request, LASTS).map_err(transfer)?;
     assert!(page.identical, "{scheme:?}: other bytes than were sent: {}", page.head);
     Ok(page.bytes as f64 * 8.0 / LASTS.as_secs_f64())

@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bentpipe_kernel::sockopt;
 use bentpipe_testbed::{Child, Namespace, find_tool};
 use rustix::net::shutdown;
 use sha2::{Digest, Sha256};
@@ -122,13 +123,16 @@ pub struct WebServer {
 }
 
 impl WebServer {
-    /// Serves a stream.
+    /// Serves a stream with `congestion` on its side (the kernel's default without).
     ///
     /// # Errors
     /// Those of the socket.
-    pub fn start(topology: &Topology, request: Request) -> io::Result<Self> {
+    pub fn start(topology: &Topology, request: Request, congestion: Option<&str>) -> io::Result<Self> {
         let address = topology.server_address(HTTP);
         let listener = topology.server.run(|| TcpListener::bind(address)).map_err(io::Error::other)??;
+        if let Some(name) = congestion {
+            sockopt::set_congestion(&listener, name)?;
+        }
         let accepting = listener.try_clone()?;
         let thread = std::thread::Builder::new().name("web server".into()).spawn(move || {
             while let Ok((connection, _)) = accepting.accept() {

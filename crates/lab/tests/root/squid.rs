@@ -59,7 +59,7 @@ fn what_squid_sends_over_the_satellite_has_hybla_and_arrives_whole() {
     let refused = topology.client.run(|| TcpStream::connect(direct)).unwrap().unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     let request = Request { seed: 7, bytes: 4_000_000 };
-    let _server = WebServer::start(&topology, request).unwrap();
+    let _server = WebServer::start(&topology, request, None).unwrap();
 
     let page = std::thread::scope(|scope| {
         let page = scope.spawn(|| squid::load(&topology, request, MINUTE).unwrap());
