@@ -1,6 +1,6 @@
 //! Squid on the gateway beside splitting: downloads of a minute over a GEO link that loses packets, one at a
-//! time on each link. `squid [SEEDS] [PAGE]`; needs root and Squid. With a page, its table takes the place of the
-//! one there.
+//! time on each link. `squid [SEEDS] [PAGE]`; needs root and Squid. With a page, its table takes the place of
+//! the one there.
 
 use std::time::Duration;
 
@@ -78,8 +78,8 @@ fn run(scheme: Scheme, seed: u64) -> Result<f64, Error> {
     let per = Probability::new(PER).expect("a probability");
     let topology = Topology::build(&symmetric(RATE, RTT, per), seed)?;
     let hybla = Hybla::acquire()?;
-    // Where nothing is asked for, a machine's default may be another than CUBIC. What the route asks for would go
-    // before what the daemon does.
+    // Where nothing is asked for, a machine's default may be another than CUBIC. What the route asks for
+    // would go before what the daemon does.
     let congestion = match scheme {
         Scheme::Squid => Some(CUBIC),
         Scheme::SquidHybla => Some(hybla.name()),

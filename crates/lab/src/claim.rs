@@ -85,8 +85,8 @@ pub struct Verdict {
     pub power: Option<f64>,
     /// The observation, with the intervals that decided.
     pub observed: String,
-    /// How sure that is: the intervals' confidence, the number of seeds, and the power in the unit that people
-    /// see. `None` where one run refutes the claim.
+    /// How sure that is: the intervals' confidence, the number of seeds, and the power in the unit that
+    /// people see. `None` where one run refutes the claim.
     pub certainty: Option<String>,
 }
 

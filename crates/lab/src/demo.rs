@@ -243,8 +243,8 @@ impl Comparison {
         table::text(self)
     }
 
-    /// Bytes over time, a line for each scheme. The time is logarithmic: the fast schemes are done while the slow
-    /// ones have hardly begun.
+    /// Bytes over time, a line for each scheme. The time is logarithmic: the fast schemes are done while the
+    /// slow ones have hardly begun.
     pub fn figure(&self) -> Figure {
         let line = |run: &Run| {
             // The time before the first byte would take a third of a logarithmic axis.

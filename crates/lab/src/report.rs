@@ -1,9 +1,10 @@
 //! The report: one page of HTML on all results of a folder, or of several.
 //!
 //! A run keeps a [`Journal`]: each experiment leaves its results with their [`Origin`] in a file of its own,
-//! `NAME.result.json`, and until then an [`Attempt`] in `NAME.unfinished.json`. The page is made of these files
-//! alone ([`Report`]), by a run after each experiment and by anybody later. So a run that is stopped leaves a
-//! page that says what has not finished, and results of several runs and worlds are joined by reading them.
+//! `NAME.result.json`, and until then an [`Attempt`] in `NAME.unfinished.json`. The page is made of these
+//! files alone ([`Report`]), by a run after each experiment and by anybody later. So a run that is stopped
+//! leaves a page that says what has not finished, and results of several runs and worlds are joined by
+//! reading them.
 
 mod origin;
 mod page;
@@ -107,8 +108,8 @@ struct Ran {
 }
 
 impl Journal {
-    /// Begins a run of these experiments: all are unfinished, and the page says so. Earlier results in the folder
-    /// stay until there are new ones.
+    /// Begins a run of these experiments: all are unfinished, and the page says so. Earlier results in the
+    /// folder stay until there are new ones.
     ///
     /// # Errors
     /// [`Error::Write`] if the folder takes no files.
@@ -182,8 +183,8 @@ impl Journal {
 }
 
 impl Report {
-    /// Reads what runs have left in these folders. Where several have an experiment in the same world, the newest
-    /// results count, and those of the last folder if they are of the same time.
+    /// Reads what runs have left in these folders. Where several have an experiment in the same world, the
+    /// newest results count, and those of the last folder if they are of the same time.
     ///
     /// # Errors
     /// [`Error::Read`] if a folder cannot be read. A file that cannot be is named in the page.

@@ -99,8 +99,9 @@ fn is_listening(gateway: &Namespace) -> Result<bool, Error> {
     Ok(gateway.run(|| TcpStream::connect((Ipv4Addr::LOCALHOST, LOCAL_PORT)).is_ok())?)
 }
 
-/// Gives the far end of the satellite the address of the guide's client, and the gateway the guide's route there.
-/// With a name, the route asks for that congestion control in the place of the guide's; without, for none.
+/// Gives the far end of the satellite the address of the guide's client, and the gateway the guide's route
+/// there. With a name, the route asks for that congestion control in the place of the guide's; without, for
+/// none.
 ///
 /// # Errors
 /// [`Error::Testbed`] with what `ip` said, for example that the kernel has no such congestion control.

@@ -8,8 +8,8 @@
 //! 2. **Queue and rate**: a FIFO transmitter sends one packet after the other, behind a drop-tail queue in
 //!    bytes; without room in the queue, a packet is not sent.
 //! 3. **Losses**: a packet that has been sent may be lost to an outage ([`OutageTrace`]), to a burst of
-//!    errors ([`GilbertElliott`]), because of its number ([`PrescribedLosses`]), or to a lone packet error. It has used its time on the transmitter all the
-//!    same.
+//!    errors ([`GilbertElliott`]), because of its number ([`PrescribedLosses`]), or to a lone packet error.
+//!    It has used its time on the transmitter all the same.
 //! 4. **Delay**: a packet that survives arrives one propagation time after its last bit has left.
 //! 5. **Impairments** ([`Impairments`]): a packet that arrives may be duplicated, held back so that others
 //!    overtake it, and corrupted.

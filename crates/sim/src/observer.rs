@@ -5,8 +5,9 @@ use bentpipe_link::{Counters, Fate, ImpairmentCounters};
 use bentpipe_tcp::{Segment, Statistics, Variables};
 use bentpipe_units::{ByteCount, Time};
 
-/// A packet of a flow offered to a link; datagrams of UDP streams are not reported. On a link with agents, it is a packet that a link end sends, retransmissions
-/// included; frames without a packet, such as the reports of an ARQ, are not reported.
+/// A packet of a flow offered to a link; datagrams of UDP streams are not reported. On a link with agents, it
+/// is a packet that a link end sends, retransmissions included; frames without a packet, such as the reports
+/// of an ARQ, are not reported.
 #[derive(Debug, Clone, Copy)]
 pub struct OfferedPacket<'a> {
     /// When.

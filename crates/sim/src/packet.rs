@@ -28,7 +28,8 @@ pub(crate) enum Payload {
 /// A UDP datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Datagram {
-    /// Its number in its stream, from 0 on; there are at most [`MAX_DATAGRAMS`](crate::scenario::MAX_DATAGRAMS).
+    /// Its number in its stream, from 0 on; there are at most
+    /// [`MAX_DATAGRAMS`](crate::scenario::MAX_DATAGRAMS).
     pub(crate) number: u32,
     /// Bytes of its IP packet.
     pub(crate) ip_bytes: u16,

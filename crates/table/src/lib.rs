@@ -89,8 +89,8 @@ pub fn escape_markdown(text: &str) -> String {
     escaped
 }
 
-/// Text for HTML, within an element or an attribute in quotation marks. Control characters, which HTML does not
-/// allow, become spaces.
+/// Text for HTML, within an element or an attribute in quotation marks. Control characters, which HTML does
+/// not allow, become spaces.
 #[derive(Debug, Clone, Copy)]
 pub struct EscapedHtml<'a>(pub &'a str);
 

@@ -72,8 +72,8 @@ impl RightSizing {
         });
     }
 
-    /// New data of a segment of `len` bytes has arrived: in order, everything before `nxt`. The window ends at
-    /// `edge`, and there is `room` in the buffer.
+    /// New data of a segment of `len` bytes has arrived: in order, everything before `nxt`. The window ends
+    /// at `edge`, and there is `room` in the buffer.
     pub(crate) fn on_segment(&mut self, now: Time, nxt: u64, edge: u64, len: u64, room: u64) {
         self.measure_by_window(now, nxt, edge);
         if len >= SHORTEST {

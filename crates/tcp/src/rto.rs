@@ -45,9 +45,9 @@ impl RtoLimits {
 
     /// When a timer expires that is set at `now` for `timeout`.
     ///
-    /// Linux' timer wheel (`kernel/time/timer.c`) has levels of 64 slots. A slot of the first level is a tick,
-    /// and a slot of each further one is eight times as long as in the level before. A timer is in the first
-    /// level that reaches far enough, and expires at the end of its slot.
+    /// Linux' timer wheel (`kernel/time/timer.c`) has levels of 64 slots. A slot of the first level is a
+    /// tick, and a slot of each further one is eight times as long as in the level before. A timer is in the
+    /// first level that reaches far enough, and expires at the end of its slot.
     pub(crate) fn expiry(&self, now: Time, timeout: Duration) -> Time {
         let tick = self.tick.as_nanos() as u64;
         if tick == 0 {

@@ -42,8 +42,8 @@ struct List {
 
 /// Run experiments: print tables and verdicts, write figures, CSV and a page for each, and a report on all.
 ///
-/// The report is report.html in the folder: one page with everything, written anew as each experiment finishes. An
-/// experiment that fails is told there, and the others run nevertheless.
+/// The report is report.html in the folder: one page with everything, written anew as each experiment
+/// finishes. An experiment that fails is told there, and the others run nevertheless.
 ///
 /// Each claim agrees with the data, is contradicted by them, or is undecided. A claim that is contradicted is
 /// a result like any other: the exit code is 0 when the experiments have run.
@@ -83,8 +83,8 @@ struct Run {
 
 /// Write the report of results that were written before, and join those of several folders.
 ///
-/// Each experiment is shown in both worlds side by side. Where several folders have it in the same world, the newest
-/// results count.
+/// Each experiment is shown in both worlds side by side. Where several folders have it in the same world, the
+/// newest results count.
 #[derive(Debug, Args)]
 struct Join {
     /// Folders that `lab run` has written to.

@@ -10,7 +10,8 @@ use crate::common::{bentpipe, document, success};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Everything that a scenario can make results of: a splitter, agents of each kind, an ARQ, bundles, a stream.
+/// Everything that a scenario can make results of: a splitter, agents of each kind, an ARQ, bundles, a
+/// stream.
 const SCENARIO: &str = r#"duration = "20s"
 
 [[link]]

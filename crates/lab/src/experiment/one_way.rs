@@ -35,8 +35,8 @@ const SCHEMES: [Scheme; 3] = [
     Scheme { name: "split (explicit rates)", key: "explicit", settings: &[] },
 ];
 
-/// The claims' thresholds: what splitting has without losses, of CUBIC's goodput end to end; what it has at PER
-/// 1%, in multiples of that; and what explicit rates have of what the link can deliver.
+/// The claims' thresholds: what splitting has without losses, of CUBIC's goodput end to end; what it has at
+/// PER 1%, in multiples of that; and what explicit rates have of what the link can deliver.
 const NO_HARM: f64 = 0.95;
 const TIMES: f64 = 3.0;
 const OF_LIMIT: f64 = 0.9;

@@ -1,5 +1,5 @@
-//! How an experiment runs its scenarios and trials, in either world: several at once, with all seeds, and again
-//! with more seeds without repeating those that have run.
+//! How an experiment runs its scenarios and trials, in either world: several at once, with all seeds, and
+//! again with more seeds without repeating those that have run.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,8 +26,8 @@ pub(super) struct Lab<'a> {
     done: Done,
 }
 
-/// The runs of earlier looks. An experiment makes the same calls of [`Lab::observe`] at each look, and only its
-/// new seeds run.
+/// The runs of earlier looks. An experiment makes the same calls of [`Lab::observe`] at each look, and only
+/// its new seeds run.
 #[derive(Debug, Default)]
 struct Done {
     calls: AtomicUsize,
@@ -76,8 +76,9 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// Scenarios that run on the kernel at the same time. One with two splitters takes a fifth of a CPU at 10 Mbit/s;
-/// where two CPUs are loaded to three quarters, packets wait for one, and a round trip of 25 ms becomes longer.
+/// Scenarios that run on the kernel at the same time. One with two splitters takes a fifth of a CPU at 10
+/// Mbit/s; where two CPUs are loaded to three quarters, packets wait for one, and a round trip of 25 ms
+/// becomes longer.
 const SCENARIOS_AT_ONCE: usize = 6;
 /// The part of a scenario's time that a quick run in real time has, and its bounds.
 const QUICK: u32 = 4;

@@ -4,8 +4,8 @@ use plotters::prelude::*;
 
 use super::canvas::{Area, DrawResult, Pixel};
 
-/// Colours that stay apart for the colour-blind (Okabe and Ito 2008), the strongest first; each with a lighter
-/// form for dark pages.
+/// Colours that stay apart for the colour-blind (Okabe and Ito 2008), the strongest first; each with a
+/// lighter form for dark pages.
 pub(super) const COLOURS: [(RGBColor, RGBColor); 6] = [
     (RGBColor(0, 114, 178), RGBColor(61, 155, 224)),
     (RGBColor(213, 94, 0), RGBColor(242, 118, 46)),

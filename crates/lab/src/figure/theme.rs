@@ -1,5 +1,5 @@
-//! The colours of a figure where its reader prefers dark pages. The figure itself is drawn for paper, which is
-//! also how it is printed.
+//! The colours of a figure where its reader prefers dark pages. The figure itself is drawn for paper, which
+//! is also how it is printed.
 
 use plotters::style::{BLACK, RGBColor, WHITE};
 
@@ -9,8 +9,8 @@ use super::appearance::COLOURS;
 const BACKGROUND: RGBColor = RGBColor(21, 24, 28);
 const INK: RGBColor = RGBColor(230, 232, 234);
 
-/// Style rules that replace the colours in which figures are drawn, on a screen whose reader prefers dark. They
-/// serve for any number of figures in a page.
+/// Style rules that replace the colours in which figures are drawn, on a screen whose reader prefers dark.
+/// They serve for any number of figures in a page.
 pub(super) fn rules() -> String {
     let pairs = [(WHITE, BACKGROUND), (BLACK, INK)].into_iter().chain(COLOURS);
     let rules = pairs.map(|(light, dark)| {

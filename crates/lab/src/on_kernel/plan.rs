@@ -473,7 +473,8 @@ impl LegPlan {
         Ok(plan)
     }
 
-    /// What the daemon needs where a leg arrives. XCP's receiver returns the feedback, so it must speak XCP, too.
+    /// What the daemon needs where a leg arrives. XCP's receiver returns the feedback, so it must speak XCP,
+    /// too.
     fn of_receiver(scenario: &Scenario, leg: &LegSpec) -> Self {
         let plan = Self {
             rtt: round_trip(scenario, leg),

@@ -219,8 +219,8 @@ impl End<'_> {
         self.stop.load(Ordering::Relaxed) || self.shared.over.load(Ordering::Relaxed)
     }
 
-    /// A connection that failed is a result, unless the machine is at fault; that the other end has abandoned it
-    /// after the run is none.
+    /// A connection that failed is a result, unless the machine is at fault; that the other end has abandoned
+    /// it after the run is none.
     fn broken(&self, error: &io::Error, connecting: bool) -> io::Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             return Ok(());

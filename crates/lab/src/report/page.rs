@@ -1,5 +1,5 @@
-//! The report as HTML: one document with its styles and figures in it, and without a script. What a reader wants
-//! to see, style rules choose by the classes of claims, experiments and rows of the table of contents.
+//! The report as HTML: one document with its styles and figures in it, and without a script. What a reader
+//! wants to see, style rules choose by the classes of claims, experiments and rows of the table of contents.
 
 use std::fmt::{self, Write};
 

@@ -1,5 +1,5 @@
-//! Debian's Squid on the gateway with the files of `docs/guides/squid.md`: what it sends over the satellite has
-//! bentpipe's Hybla.
+//! Debian's Squid on the gateway with the files of `docs/guides/squid.md`: what it sends over the satellite
+//! has bentpipe's Hybla.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream};

@@ -243,10 +243,10 @@ impl Tcp {
     /// Writes the values of the section over the draft.
     fn apply(&self, draft: &mut Draft) {
         let config = &mut draft.config;
-        overlay!(self => config; mss initial_window srtt metrics_cache window_scaling timestamps sack delayed_ack
-            ack_every limited_transmit proportional_rate_reduction lost_retransmissions
-            tail_loss_probe forward_rto undo duplicate_sack hystart linux_cubic segmentation_offload fq_pacing nagle
-            restart_after_idle byte_counting_limit retries user_timeout recovery congestion);
+        overlay!(self => config; mss initial_window srtt metrics_cache window_scaling timestamps sack
+            delayed_ack ack_every limited_transmit proportional_rate_reduction lost_retransmissions
+            tail_loss_probe forward_rto undo duplicate_sack hystart linux_cubic segmentation_offload fq_pacing
+            nagle restart_after_idle byte_counting_limit retries user_timeout recovery congestion);
         if let Some(buffer) = self.send_buffer {
             (config.send_autotuning, config.send_buffer) = buffer.sizes();
         }

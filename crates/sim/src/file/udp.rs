@@ -9,7 +9,8 @@ use serde::Deserialize;
 use super::flow::{Surroundings, find};
 use crate::scenario::{MAX_DATAGRAMS, UDP_PACKET, UdpReceiver, UdpSpec};
 
-/// IP bytes of a packet where none are given: what QUIC begins with (RFC 9000 §14.1), which every path carries.
+/// IP bytes of a packet where none are given: what QUIC begins with (RFC 9000 §14.1), which every path
+/// carries.
 const DEFAULT_PACKET: u16 = 1200;
 
 #[derive(Deserialize)]

@@ -152,8 +152,9 @@ impl Shared {
         tcp_info(self.socket.as_ref()?).ok()
     }
 
-    /// The connection has no more input. The kernel reports a reset once, to the call that comes first: if the
-    /// writer's was it, the reader sees an end like that of a peer that has closed, but the socket is closed.
+    /// The connection has no more input. The kernel reports a reset once, to the call that comes first: if
+    /// the writer's was it, the reader sees an end like that of a peer that has closed, but the socket is
+    /// closed.
     fn ended(&self) {
         match self.info() {
             Some(TcpInfo { state: State::Close, .. }) => {

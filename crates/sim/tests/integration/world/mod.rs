@@ -81,8 +81,8 @@ fn at_one_loss_in_a_hundred_everything_arrives_with_every_congestion_control() {
     }
 }
 
-/// A second flow from node to node begins with the threshold that the first one has found; not that to another
-/// node, nor one without a cache.
+/// A second flow from node to node begins with the threshold that the first one has found; not that to
+/// another node, nor one without a cache.
 #[test]
 fn a_flow_begins_with_what_the_one_before_it_has_found() {
     let losses = |metrics_cache: MetricsCache, first: MetricsCache| {

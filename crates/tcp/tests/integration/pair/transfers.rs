@@ -61,10 +61,10 @@ proptest! {
         assert_complete(&finish(&plan));
     }
 
-    /// Over a channel that loses and reorders nothing, nothing is sent twice; but a delayed acknowledgement may
-    /// provoke a tail loss probe (RFC 8985 §7.2: several segments are expected to be acknowledged at once). What
-    /// that acknowledges is dropped with it (RFC 9293 §3.10.7.4), so the other side may time out. Nobody takes
-    /// it for a loss.
+    /// Over a channel that loses and reorders nothing, nothing is sent twice; but a delayed acknowledgement
+    /// may provoke a tail loss probe (RFC 8985 §7.2: several segments are expected to be acknowledged at
+    /// once). What that acknowledges is dropped with it (RFC 9293 §3.10.7.4), so the other side may time out.
+    /// Nobody takes it for a loss.
     #[test]
     fn a_clean_channel_sees_no_retransmission(plan in plan(clean)) {
         let pair = finish(&plan);
