@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+use rustix::process::Signal;
 use rustix::thread::UnshareFlags;
 use serde_json::Value;
 
@@ -168,6 +169,8 @@ fn connections_beyond_a_limit_that_the_kernel_had_answered_have_their_lines() {
     let mut daemon = net.try_daemon(&logged(&file, limits)).unwrap();
     let listener = net.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
+    // A daemon that runs could close the kernel's gate after the first connection.
+    daemon.signal(Signal::STOP);
     let burst: Vec<_> = net.client.enter(|| {
         let begin = || {
             let client = socket(&to);
@@ -177,6 +180,7 @@ fn connections_beyond_a_limit_that_the_kernel_had_answered_have_their_lines() {
         };
         (0..100).map(|_| begin()).collect()
     });
+    daemon.signal(Signal::CONT);
     wait_until("some are refused by the daemon", || daemon.counter("flows_refused") > 0);
     drop((burst, listener));
     daemon.wait_for("flows_open", 0);
