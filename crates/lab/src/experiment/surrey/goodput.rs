@@ -147,7 +147,9 @@ impl Claims {
             FIGURE_2,
         )
         .with(self.test(SLIGHTLY_AHEAD, SNOOP, SPLIT_DELAYED, LAST))
-        .noting(undetermined("the rates, how often the link layer retransmits and the delay d"))
+        .noting(undetermined(
+            "how its Snoop finds lost retransmissions, the rates, the delay d and how often the link layer retransmits",
+        ))
     }
 
     /// Of twenty retransmissions one is lost at the highest rate, and there the published Snoop waits; and a

@@ -126,12 +126,23 @@ mod tests {
     /// The last claim of figure 2 does not hold, but that needs more seeds to show.
     #[test]
     fn no_claim_about_the_papers_figures_is_refuted_by_a_few_seeds() {
-        for experiment in [FIG2, FIG3, FIG4, SENSITIVITY] {
+        for experiment in [FIG2, FIG3, FIG4] {
             let results = in_virtual_time(&experiment, 4);
             let refuted: Vec<&Verdict> = results.contradicted().collect();
             assert!(refuted.is_empty(), "{}: {refuted:#?}", experiment.name);
             let agree = results.verdicts.iter().filter(|verdict| verdict.agrees()).count();
             assert!(agree > 0, "{}: {:#?}", experiment.name, results.verdicts);
         }
+    }
+
+    #[test]
+    fn of_what_the_paper_leaves_open_a_few_seeds_refute_only_that_a_strict_link_layer_is_behind() {
+        let results = in_virtual_time(&SENSITIVITY, 4);
+        let refuted: Vec<&str> = results.contradicted().map(|verdict| verdict.claim.as_str()).collect();
+        assert!(refuted.len() == 1 && refuted[0].contains("less strict"), "{refuted:#?}");
+        let agrees = |subject: &str| {
+            results.verdicts.iter().any(|verdict| verdict.claim.contains(subject) && verdict.agrees())
+        };
+        assert!(agrees("holds 90% of the file"), "{:#?}", results.verdicts);
     }
 }
