@@ -13,7 +13,8 @@
 //! - else it is **undecided**, as it always is with one seed.
 //!
 //! An experiment that may look at its data several times, with more seeds each time, has for each look the 5%
-//! divided by the number of looks ([`Level`], Bonferroni), so that looking again is no way to agree.
+//! divided by the number of looks ([`Level`], Bonferroni), so that looking again is no way to agree. It may stop
+//! early where more seeds would hardly decide anything ([`Claim::may_yet_be_decided`]).
 
 mod test;
 
@@ -157,6 +158,22 @@ impl Claim {
             observed: self.observed(&judged, decisive),
             certainty: self.tests[decisive].certainty(&judged[decisive], level, self.shown),
         }
+    }
+
+    /// Whether it is undecided, and may be decided with `factor` times as many seeds: not if that would need
+    /// more luck than one experiment in five has. To stop there makes no verdict less sure.
+    ///
+    /// # Panics
+    /// If the claim has no tests, or `factor` is not above 1.
+    pub fn may_yet_be_decided(&self, level: Level, factor: f64) -> bool {
+        assert!(factor > 1.0, "{factor} times as many seeds are not more");
+        if self.judge(level).outcome != Outcome::Undecided {
+            return false;
+        }
+        let of = self.tests.len();
+        let undecided = || self.tests.iter().filter(|test| test.judge(level, of).outcome != Outcome::Agrees);
+        undecided().all(|test| test.outlook(level, of, factor).may_agree)
+            || undecided().any(|test| test.outlook(level, of, factor).may_contradict)
     }
 
     fn observed(&self, judged: &[Judged], decisive: usize) -> String {
@@ -320,6 +337,44 @@ mod tests {
         // t(15) at 1 − 5%/3 is 2.34.
         assert_eq!(claim.judge(Level::of_looks(3)).outcome, Undecided);
         assert!((Level::of_looks(3).confidence() - 0.9667).abs() < 1e-4);
+    }
+
+    #[test]
+    fn more_seeds_are_worth_it_where_they_may_decide() {
+        let data = sixteen();
+        let open = |test: Test, factor: f64| {
+            Claim::ours("it does").with(test).may_yet_be_decided(Level::of_looks(1), factor)
+        };
+        // With twice as many the mean is within 0.866/4·√½ = 0.153 of 10 on that side in four of five cases,
+        // and its bound 1.696/4·√½ = 0.300 from it: what is at most 10 + 0.153 − 0.300 may agree.
+        assert!(open(Range::at_least(9.85).of_mean(&data), 2.0));
+        assert!(!open(Range::at_least(9.86).of_mean(&data), 2.0));
+        assert!(open(Range::at_least(9.86).of_mean(&data), 4.0));
+        // And what is at least 10 − 0.153 + 0.300 may be contradicted.
+        assert!(open(Range::at_least(10.15).of_mean(&data), 2.0));
+        assert!(!open(Range::at_least(10.14).of_mean(&data), 2.0));
+        // The interval of twice as many is wider than this range, wherever it is.
+        assert!(!open(Range::between(9.9, 10.1).of_mean(&data), 2.0));
+        assert!(open(Range::between(9.7, 10.4).of_mean(&data), 2.0));
+        // What is decided needs no more.
+        assert!(!open(Range::at_least(9.0).of_mean(&data), 2.0));
+        assert!(!open(Range::at_least(11.0).of_mean(&data), 2.0));
+        // One seed tells nothing of what two would.
+        assert!(open(Range::at_least(1.0).of_mean(&sample(&[10.0])), 2.0));
+        assert!(open(Range::at_most(1.0).of_each(vec![1.0; 15]), 2.0));
+        assert!(!open(Range::at_most(1.0).of_each(vec![1.0; 14]), 2.0));
+    }
+
+    #[test]
+    fn one_hopeless_quantity_is_enough_for_a_claim_not_to_agree() {
+        let data = sixteen();
+        let claim = |thresholds: [f64; 2]| {
+            let tests = thresholds.map(|threshold| Range::at_least(threshold).of_mean(&data));
+            Claim::ours("they do").with_all(tests).may_yet_be_decided(Level::of_looks(1), 2.0)
+        };
+        assert!(claim([9.0, 9.7]));
+        assert!(!claim([9.0, 10.0]));
+        assert!(!claim([9.7, 10.0]));
     }
 
     #[test]

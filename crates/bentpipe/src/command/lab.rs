@@ -67,8 +67,8 @@ struct Run {
     #[arg(long, value_name = "N", allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
-    /// With how many seeds at most: as long as a claim is undecided, an experiment runs with more, in one
-    /// step, or in two up to four times as many. In virtual time the default is twice the experiment's own
+    /// With how many seeds at most: as long as a claim is undecided that more may decide, an experiment runs
+    /// with more, in one step, or in two up to four times as many. In virtual time the default is twice the experiment's own
     /// number; on the kernel no more seeds are added.
     #[arg(long, value_name = "N", allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]

@@ -54,6 +54,13 @@ pub(super) struct Judged {
     pub(super) power: Option<f64>,
 }
 
+/// How a test may end with more seeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Outlook {
+    pub(super) may_agree: bool,
+    pub(super) may_contradict: bool,
+}
+
 /// A claim about every run agrees if, at the level, at least this share of runs does.
 const EVERY: f64 = 0.9;
 /// The probability with which the power's difference is detected.
@@ -81,7 +88,7 @@ impl Range {
     }
 
     /// From `least` to `most`.
-    pub fn between(least: f64, most: f64) -> Self {
+    pub const fn between(least: f64, most: f64) -> Self {
         Self { low: Bound::Included(least), high: Bound::Included(most) }
     }
 
@@ -194,6 +201,57 @@ impl Test {
                 let outcome = if holds { Outcome::Agrees } else { Outcome::Contradicts };
                 Judged { outcome, value: *value, interval: None, power: Some(0.0) }
             }
+        }
+    }
+
+    /// How an undecided test may end with `factor` times as many seeds, without more luck than one experiment
+    /// in five has.
+    pub(super) fn outlook(&self, level: Level, of: usize, factor: f64) -> Outlook {
+        match &self.quantity {
+            Quantity::Mean(values) => {
+                self.outlook_of_mean(values, |value| value, |value| value, level, of, factor)
+            }
+            Quantity::Ratio(ratios) => self.outlook_of_mean(ratios, f64::ln, f64::exp, level, of, factor),
+            Quantity::Each(values) => {
+                let exponent = 1.0 / (values.len() as f64 * factor);
+                Outlook { may_agree: level.alpha().powf(exponent) >= EVERY, may_contradict: false }
+            }
+            Quantity::Median(_) | Quantity::Exact(_) => Outlook::OPEN,
+        }
+    }
+
+    /// Given the mean m of n seeds and its standard error s, that of N seeds is about normal around m with a
+    /// deviation of s·√(1 − n/N), and has the standard error s·√(n/N).
+    fn outlook_of_mean(
+        &self,
+        values: &[f64],
+        to_scale: fn(f64) -> f64,
+        from_scale: fn(f64) -> f64,
+        level: Level,
+        of: usize,
+        factor: f64,
+    ) -> Outlook {
+        let scaled: Vec<f64> = values.iter().map(|&value| to_scale(value)).collect();
+        let Some(summary) = Sample::of(scaled).map(|sample| sample.summary()) else { return Outlook::OPEN };
+        let Some(deviation) = summary.standard_deviation else { return Outlook::OPEN };
+        let error = deviation / (summary.count as f64).sqrt();
+        let quantile = |probability, freedom| student_t(probability, freedom).expect("there are two seeds");
+        let luck = quantile(DETECTED, summary.count - 1) * error * (1.0 - 1.0 / factor).sqrt();
+        let freedom = (summary.count as f64 * factor) as usize - 1;
+        let interval = |mean: f64, probability| {
+            let half = quantile(probability, freedom) * error / factor.sqrt();
+            [from_scale(mean - half), from_scale(mean + half)]
+        };
+        let [least, most] = [summary.mean - luck, summary.mean + luck];
+        let best = match self.range.ends().map(|end| end.map(to_scale)) {
+            [Some(low), Some(high)] => f64::midpoint(low, high).clamp(least, most),
+            [Some(_), None] => most,
+            _ => least,
+        };
+        let excluded = |mean| self.range.excludes(interval(mean, self.outside(level, of)));
+        Outlook {
+            may_agree: self.range.holds(interval(best, 1.0 - level.alpha())),
+            may_contradict: excluded(least) || excluded(most),
         }
     }
 
@@ -341,6 +399,11 @@ impl Test {
             }
         }
     }
+}
+
+impl Outlook {
+    /// Nothing is known.
+    const OPEN: Self = Self { may_agree: true, may_contradict: true };
 }
 
 impl Judged {

@@ -2,7 +2,7 @@
 
 use super::super::lossy_link::SCENARIO;
 use super::super::{Curves, Experiment, Lab, Measure, Output};
-use super::SOURCE;
+use super::{SEEDS, SOURCE};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot, Point, Series, Style};
@@ -14,7 +14,7 @@ pub(in super::super) const DELAY: Experiment = Experiment {
     name: "surrey-delay",
     title: "How long to delay duplicate ACKs, by the link's round trip",
     source: SOURCE,
-    seeds: 50,
+    seeds: SEEDS,
     run: delay,
     on_kernel: None,
 };

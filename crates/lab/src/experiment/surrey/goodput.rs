@@ -1,9 +1,9 @@
 //! Figure 2: goodput by packet error rate.
 
 use super::super::{Curves, Experiment, Lab, Measure, Output};
-use super::{FIGURE_2, at_per, by_per, settings};
-use super::{GATEWAY_WINDOW, KBIT, PACKET, SCENARIO, SOURCE, WINDOW};
-use super::{RENO, SACK, SCHEMES, SNOOP, SPLIT_DELAYED, SPLIT_SACK};
+use super::{FIGURE_2, at_per, by_per, settings, undetermined};
+use super::{GATEWAY_WINDOW, KBIT, PACKET, SCENARIO, SEEDS, SOURCE, WINDOW};
+use super::{RENO, SACK, SCHEMES, SNOOP, SNOOP_BY_ORDER, SPLIT_DELAYED, SPLIT_SACK};
 use crate::Error;
 use crate::claim::{Claim, Range, Test};
 use crate::figure::{Axis, Plot};
@@ -15,7 +15,7 @@ pub(in super::super) const FIG2: Experiment = Experiment {
     name: "surrey-fig2",
     title: "Five ways to a satellite host, by packet error rate",
     source: SOURCE,
-    seeds: 50,
+    seeds: SEEDS,
     run: fig2,
     on_kernel: Some((1, fig2)),
 };
@@ -24,6 +24,8 @@ pub(in super::super) const FIG2: Experiment = Experiment {
 const PERS: [f64; 8] = [1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 5e-2];
 const FIRST: usize = 0;
 const LAST: usize = PERS.len() - 1;
+/// What "slightly inferior" (§3.2) is taken for, seen from the other.
+pub(super) const SLIGHTLY_AHEAD: Range = Range::between(1.0, 1.5);
 /// The scenario's round trip, seconds.
 const RTT: f64 = 0.6;
 
@@ -53,6 +55,7 @@ fn fig2(lab: &Lab<'_>) -> Result<Output, Error> {
             claims.snoop_is_ahead_of_split_sack(),
             claims.delayed_dup_acks_are_best(),
             claims.snoop_is_slightly_ahead_at_the_end(),
+            claims.ours_is_ahead_of_the_published(),
         ],
         tables: vec![Part::new("goodput", table)],
         figures: vec![Part::new("goodput", plot)],
@@ -143,6 +146,19 @@ impl Claims {
             "At PER 5e-2 Snoop is slightly ahead of delayed duplicate ACKs: 1 to 1.5 times",
             FIGURE_2,
         )
-        .with(self.test(Range::between(1.0, 1.5), SNOOP, SPLIT_DELAYED, LAST))
+        .with(self.test(SLIGHTLY_AHEAD, SNOOP, SPLIT_DELAYED, LAST))
+        .noting(undetermined(
+            "how its Snoop finds lost retransmissions, the rates, the delay d and how often the link layer retransmits",
+        ))
+    }
+
+    /// Of twenty retransmissions one is lost at the highest rate, and there the published Snoop waits; and a
+    /// second hole in a window costs it another round trip. A fifth is what we take for worth the name.
+    fn ours_is_ahead_of_the_published(&self) -> Claim {
+        Claim::ours(
+            "At PER 5e-2 a Snoop that finds lost retransmissions without a timer is ahead of the published one: \
+             1.2 times or more",
+        )
+        .with(self.test(Range::at_least(1.2), SNOOP_BY_ORDER, SNOOP, LAST))
     }
 }

@@ -3,7 +3,7 @@
 use super::super::observers::WindowTrace;
 use super::super::{Experiment, Lab, Output, Runs, Scheme};
 use super::{FIGURE_3, at_per, by_per, scientific, settings};
-use super::{GATEWAY_WINDOW, PACKET, SCENARIO, SCHEMES, SNOOP, SOURCE, SPLIT_SACK, WINDOW};
+use super::{GATEWAY_WINDOW, PACKET, SCENARIO, SCHEMES, SEEDS, SNOOP, SOURCE, SPLIT_SACK, WINDOW};
 use crate::Error;
 use crate::claim::{Claim, Range, Test};
 use crate::figure::{Axis, Plot};
@@ -15,7 +15,7 @@ pub(in super::super) const FIG3: Experiment = Experiment {
     name: "surrey-fig3",
     title: "The sender's window with split SACK and with Snoop",
     source: SOURCE,
-    seeds: 50,
+    seeds: SEEDS,
     run: fig3,
     on_kernel: None,
 };

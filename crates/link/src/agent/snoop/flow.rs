@@ -18,7 +18,7 @@ use super::{Detection, SnoopConfig};
 /// The local timer before the first measurement. The 1 s of RFC 6298 is too short for a geostationary link
 /// with a queue, and the 3 s of the older RFC 2988 cost nothing: the sender has a timer of its own.
 const INITIAL_TIMEOUT: Duration = Duration::from_secs(3);
-/// The local timer of [`Detection::Published`], smoothed round trips.
+/// Both local timers of [`Detection::Published`], smoothed round trips.
 const PUBLISHED_TIMEOUT: u32 = 2;
 /// Limit of the doublings of the local timer.
 const MAX_BACKOFF: u32 = 5;
@@ -300,8 +300,10 @@ impl<P: Packet> SnoopedFlow<P> {
         let first = self.segments.first().filter(|segment| self.is_responsible() && !segment.queued)?;
         Some(match config.detection {
             Detection::Order => self.timer_since + self.timeout(config),
-            // The first one may have waited behind a hole for longer than that: then it expires at once.
-            Detection::Published => (first.sent_at + self.published_timeout(config)).max(self.timer_since),
+            Detection::Published => {
+                let since = if first.is_original() { self.last_seen } else { first.sent_at };
+                since + self.published_timeout(config)
+            }
         })
     }
 

@@ -86,14 +86,15 @@ pub enum Detection {
     /// sent before something that has arrived is lost, also a retransmission.
     #[default]
     Order,
-    /// As published in 1995 (§3.2 of the paper), and in ns-2's model by its description: the first duplicate
-    /// ACK for a cached segment makes Snoop retransmit it, and is suppressed with all that follow. Whether
-    /// the retransmission was lost, duplicate ACKs do not show: one is outstanding at a time, until twice the
-    /// smoothed round trip of the link has passed since it left, each time anew and without backing off. A
-    /// segment without duplicate ACKs waits as long. SACK blocks tell nothing.
+    /// As published in 1995, and in ns-2's model by its description: the first duplicate ACK for a cached
+    /// segment makes Snoop retransmit it, and is suppressed with all that follow. Whether the retransmission
+    /// was lost, duplicate ACKs do not show: one is outstanding at a time, until twice the smoothed round
+    /// trip of the link has passed since it left (the round-trip timer), each time anew and without backing
+    /// off. A segment for which no duplicate ACK comes is retransmitted when neither side has sent anything
+    /// for as long (the persist timer). SACK blocks tell nothing.
     ///
-    /// The paper has two timers, this one and another of 200 ms without any packet, which is shorter than a
-    /// satellite's round trip and left out. It smooths with α = 1/4, here it is 1/8.
+    /// The paper's persist timer is 200 ms, which a satellite's round trip exceeds in every pause of its
+    /// window. And the paper smooths with α = 1/4, here it is 1/8.
     Published,
 }
 
