@@ -52,6 +52,7 @@ pub(super) struct Tcp {
     linux_cubic: Option<bool>,
     nagle: Option<bool>,
     restart_after_idle: Option<bool>,
+    each_timeout_reduces: Option<bool>,
     byte_counting_limit: Option<Or<Off, Whole<u32, 1, U32_MAX>>>,
     rto: Option<RtoKeys>,
     retries: Option<Or<Endless, Whole<u32, 0, U32_MAX>>>,
@@ -206,7 +207,7 @@ impl Tcp {
         let config = &mut draft.config;
         overlay!(self => config; mss initial_window window_scaling timestamps sack delayed_ack
             ack_every limited_transmit proportional_rate_reduction lost_retransmissions
-            tail_loss_probe forward_rto undo duplicate_sack hystart linux_cubic nagle restart_after_idle byte_counting_limit retries user_timeout recovery congestion);
+            tail_loss_probe forward_rto undo duplicate_sack hystart linux_cubic nagle restart_after_idle each_timeout_reduces byte_counting_limit retries user_timeout recovery congestion);
         for (written, buffer) in
             [(self.send_buffer, &mut config.send_buffer), (self.receive_buffer, &mut config.receive_buffer)]
         {

@@ -6,6 +6,8 @@ mod asymmetric;
 mod fairness;
 mod loss;
 
+pub(super) use loss::LOSS;
+
 use super::{Experiment, Lab, Output, Runs, Scheme};
 
 const SOURCE: &str = "Lopez Pacheco, Lochin: Optimal Configuration for Satellite PEPs using a Reliable \
@@ -25,15 +27,6 @@ pub(super) const ASYMMETRIC: Experiment = Experiment {
     source: SOURCE,
     seeds: 3,
     run: asymmetric::run,
-    on_kernel: None,
-};
-
-pub(super) const LOSS: Experiment = Experiment {
-    name: "iwssc09-loss",
-    title: "XCP and P-XCP over four loss recoveries where one packet in a thousand is lost",
-    source: SOURCE,
-    seeds: 10,
-    run: loss::run,
     on_kernel: None,
 };
 

@@ -155,6 +155,8 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 linux_cubic,
                 nagle,
                 restart_after_idle,
+                // Not a draw of its own, with which the stored regressions would be other cases.
+                each_timeout_reduces: linux_cubic,
                 byte_counting_limit,
                 rto: if linux { RtoLimits::LINUX } else { RtoLimits::RFC6298 },
                 retries: None,
