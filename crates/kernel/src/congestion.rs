@@ -12,11 +12,13 @@ use crate::hybla::{self, Hybla};
 use crate::paced::{BBR, PacedLeg};
 use crate::rated_leg::RatedLeg;
 use crate::sockopt;
-use crate::struct_ops::is_copy;
+use crate::struct_ops::{StructOpsError, is_copy};
 use crate::xcp::{self, RoomInAcks, Xcp, XcpParameters};
 
 /// The name of TCP Hybla in configurations, of any implementation.
 pub const HYBLA: &str = "hybla";
+/// The name of TCP Hybla as published, for a laboratory.
+pub const HYBLA_PUBLISHED: &str = "hybla-published";
 /// The names of XCP and of P-XCP in configurations.
 pub const XCP: &str = "xcp";
 /// See [`XCP`].
@@ -40,7 +42,7 @@ enum Kind {
     /// The kernel's own.
     Plain,
     Rated(RatedLeg),
-    Hybla(#[allow(dead_code, reason = "held for as long as sockets use it")] Hybla),
+    Hybla(Hybla),
     Xcp {
         xcp: Xcp,
         _fallback: Box<ResolvedCongestionControl>,
@@ -61,6 +63,7 @@ impl ResolvedCongestionControl {
             Kind::Plain => &self.name,
             Kind::Rated(RatedLeg::Ebpf(_)) => EXPLICIT,
             Kind::Rated(RatedLeg::Paced(_)) => PACED,
+            Kind::Hybla(hybla) if hybla.is_published() => HYBLA_PUBLISHED,
             Kind::Hybla(_) => HYBLA,
             Kind::Xcp { .. } if is_copy(xcp::NAMES[1], &self.name) => P_XCP,
             Kind::Xcp { .. } => XCP,
@@ -71,7 +74,11 @@ impl ResolvedCongestionControl {
     /// segments and watches the round-trip time, rather than filling the queue until it overflows.
     pub fn keeps_queue_short(&self) -> bool {
         let is_a_copy = hybla::is_hybla(&self.name) || xcp::is_xcp(&self.name);
-        !matches!(self.kind, Kind::Plain) || is_a_copy || self.name == BBR
+        match &self.kind {
+            Kind::Hybla(hybla) => !hybla.is_published(),
+            Kind::Plain => is_a_copy || self.name == BBR,
+            Kind::Rated(_) | Kind::Xcp { .. } => true,
+        }
     }
 
     /// The leg of explicit rates, where it is that.
@@ -129,7 +136,8 @@ pub(crate) fn find(
     let resolved = match wanted {
         EXPLICIT => resolve_explicit(leg, &mut fallbacks),
         PACED => resolve_paced(leg, &mut fallbacks),
-        HYBLA => resolve_hybla(&mut fallbacks),
+        HYBLA => resolve_hybla(Hybla::acquire(), &mut fallbacks),
+        HYBLA_PUBLISHED => resolve_hybla(Hybla::acquire_published(), &mut fallbacks),
         XCP | P_XCP => resolve_xcp(wanted == P_XCP, leg, capacity, &mut fallbacks),
         _ => resolve_plain(wanted, &mut fallbacks),
     };
@@ -177,8 +185,11 @@ fn resolve_paced(leg: &str, fallbacks: &mut Fallbacks) -> ResolvedCongestionCont
     ResolvedCongestionControl { name: below, kind: Kind::Rated(RatedLeg::Paced(paced)) }
 }
 
-fn resolve_hybla(fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
-    match Hybla::acquire() {
+fn resolve_hybla(
+    acquired: Result<Hybla, StructOpsError>,
+    fallbacks: &mut Fallbacks,
+) -> ResolvedCongestionControl {
+    match acquired {
         Ok(hybla) => ResolvedCongestionControl { name: hybla.name().to_owned(), kind: Kind::Hybla(hybla) },
         Err(error) => {
             fallbacks.note(error);
@@ -194,7 +205,7 @@ fn resolve_xcp(
     fallbacks: &mut Fallbacks,
 ) -> ResolvedCongestionControl {
     let mut xcp_fallbacks = Fallbacks::default();
-    let fallback = resolve_hybla(&mut xcp_fallbacks);
+    let fallback = resolve_hybla(Hybla::acquire(), &mut xcp_fallbacks);
     let xcp = match Xcp::acquire(XcpParameters { p_xcp, capacity, fallback: fallback.name() }) {
         Ok(xcp) => xcp,
         Err(error) => {

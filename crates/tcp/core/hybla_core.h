@@ -26,7 +26,8 @@
  *   after 25 ms; one that waits for 600 ms, with a loss in every hundred segments, hardly ever grows. So W
  *   goes on growing during recovery, from half of what it was.
  *
- * Each part can be switched off, for experiments in virtual time. The kernel always runs all of them.
+ * Each part can be switched off, for experiments in virtual time. The kernel runs all of them, or in a
+ * laboratory those of the published algorithm.
  */
 #pragma once
 
@@ -65,6 +66,8 @@ enum {
 	HYBLA_RECOVERY_GROWTH = 1 << 3, /* W grows during recovery */
 	HYBLA_QUEUE = 1 << 4,           /* the capacity bounds the pacing, a standing queue bounds W */
 	HYBLA_ALL = (1 << 5) - 1,
+	/* the algorithm as published, without what bentpipe adds */
+	HYBLA_PUBLISHED = HYBLA_RHO | HYBLA_PACING | HYBLA_HOE,
 };
 
 enum {

@@ -85,6 +85,11 @@ pub struct Config {
     pub nagle: bool,
     /// The window goes back to the initial one after an idle timeout (RFC 5681 §4.1).
     pub restart_after_idle: bool,
+    /// Each expiry for the same segment lowers the slow-start threshold, to half of the window that the expiry
+    /// before has left, which is two segments; ns-2 does so. Without it the first expiry alone lowers it (RFC
+    /// 5681 §3.1). Congestion controls that set their window by themselves (BBR, explicit rates, XCP and
+    /// bentpipe's Hybla) ignore it.
+    pub each_timeout_reduces: bool,
     /// How many segments an acknowledgement may count for in slow start (RFC 3465's L).
     pub byte_counting_limit: Option<u32>,
     /// The bounds of the retransmission timeout.
@@ -137,6 +142,7 @@ impl Default for Config {
             fq_pacing: false,
             nagle: true,
             restart_after_idle: true,
+            each_timeout_reduces: false,
             byte_counting_limit: Some(2),
             rto: RtoLimits::RFC6298,
             retries: Some(15),

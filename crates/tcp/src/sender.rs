@@ -105,6 +105,7 @@ pub(crate) struct Sender {
     mss: u64,
     nagle: bool,
     restart_after_idle: bool,
+    each_timeout_reduces: bool,
     /// A loss reduces the flight at once, and not in steps, by the configuration.
     reduces_at_once: bool,
     /// The congestion control is told of each packet, by the configuration.
@@ -170,6 +171,7 @@ impl Sender {
             mss,
             nagle: config.nagle,
             restart_after_idle: config.restart_after_idle,
+            each_timeout_reduces: config.each_timeout_reduces,
             reduces_at_once: config.congestion.spreads_reduction()
                 && config.congestion.weight().is_none()
                 && !config.proportional_rate_reduction,
@@ -562,7 +564,11 @@ impl Sender {
         } else {
             self.rto.back_off();
             self.counters.timeouts += 1;
+            let before = self.congestion.cwnd();
             self.expire(now, self.expiries == 1, |recovery, expiry| recovery.on_timeout(expiry));
+            if self.each_timeout_reduces && self.expiries > 1 {
+                self.lower_threshold(before);
+            }
             if let Some(probe) = &mut self.probes_tail {
                 probe.on_timeout();
             }
@@ -589,6 +595,13 @@ impl Sender {
         let (srtt, min_rtt) = (self.rto.srtt(), self.rto.min_rtt());
         let (queue, congestion) = (&mut self.queue, &mut *self.congestion);
         tell(&mut *self.recovery, &mut Expiry { now, first, srtt, min_rtt, queue, congestion })
+    }
+
+    /// The threshold is half of a window, no more than it was, and two segments at least.
+    fn lower_threshold(&mut self, cwnd: u64) {
+        let threshold = self.congestion.ssthresh().min((cwnd / 2).max(2 * self.mss));
+        let cwnd = self.congestion.cwnd();
+        self.congestion.set_window(cwnd, threshold);
     }
 
     fn has_waited_too_long(&self, now: Time) -> bool {

@@ -12,6 +12,8 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 const volatile u32 rtt0_us = 25000;
 /* The standard initial window, segments (RFC 6928). Linux sends as many without pacing. */
 const volatile u32 standard_window = 10;
+/* The algorithm as published, for a laboratory: without the two additions. */
+const volatile u32 published = 0;
 
 static inline struct hybla_parameters parameters(void)
 {
@@ -19,7 +21,7 @@ static inline struct hybla_parameters parameters(void)
 		.rtt0_us = rtt0_us,
 		.standard_window = standard_window,
 		.burst = standard_window,
-		.parts = HYBLA_ALL,
+		.parts = published ? HYBLA_PUBLISHED : HYBLA_ALL,
 	};
 }
 

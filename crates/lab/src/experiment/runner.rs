@@ -69,6 +69,12 @@ impl<'a> Lab<'a> {
         Self { quick: self.quick, ..Self::new(world, self.seeds, self.progress) }
     }
 
+    /// The same with its first seed alone, for runs in which nothing is random.
+    pub(super) fn with_one_seed(&self) -> Self {
+        let seeds = Seeds { count: 1, ..self.seeds };
+        Self { quick: self.quick, ..Self::new(self.world, seeds, self.progress) }
+    }
+
     /// Begins a look with so many seeds.
     pub(super) fn begin(&mut self, seeds: u64) {
         self.seeds.count = seeds;

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
+use bentpipe_kernel::congestion;
 use bentpipe_link::explicit::{CrossTrafficAqm, RateAllocatorConfig};
 use bentpipe_sim::Scenario;
 use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec, UdpSpec};
@@ -400,6 +401,10 @@ impl Plan {
         );
         note(!sender.proportional_rate_reduction, "the window is reduced proportionally (RFC 9937)");
         note(!sender.limited_transmit, "limited transmit (RFC 3042) cannot be switched off");
+        note(
+            sender.each_timeout_reduces,
+            "the slow-start threshold is lowered at the first timeout of a segment alone (RFC 5681)",
+        );
         note(sender.byte_counting_limit.is_some(), "slow start counts every acknowledged segment");
         note(
             sender.rto.initial != RtoLimits::LINUX.initial
@@ -420,8 +425,8 @@ impl Plan {
         note(leg.receiver.ack_every != 2, "an acknowledgement is sent for two segments at the latest");
         if let Algorithm::Hybla(components) = sender.congestion {
             note(
-                components != Components::ALL,
-                "Hybla is bentpipe's, with growth in recovery and its short queue",
+                ![Components::ALL, Components::PUBLISHED].contains(&components),
+                "Hybla has all of its components, or those of the published algorithm",
             );
         }
     }
@@ -545,6 +550,7 @@ fn kernel_name(algorithm: Algorithm) -> String {
         Algorithm::Cubic => "cubic",
         Algorithm::Bbr => "bbr",
         Algorithm::Bbr3 => "bbr3",
+        Algorithm::Hybla(Components::PUBLISHED) => congestion::HYBLA_PUBLISHED,
         Algorithm::Hybla(_) => "hybla",
         Algorithm::Xcp(XcpSender::Xcp) => "xcp",
         Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",
@@ -675,6 +681,16 @@ mod tests {
             "{daemon}"
         );
         assert_eq!((plan.daemon(server), plan.daemon(client)), (None, None));
+    }
+
+    #[test]
+    fn the_published_hybla_is_its_own_congestion_control() {
+        let text = GEO.replace("congestion = \"hybla\"", "congestion = \"hybla\"\nhybla = \"published\"");
+        let scenario = scenario(&text, &[]);
+        let plan = Plan::of(&scenario).unwrap();
+        let daemon = plan.daemon(node(&scenario, "gateway")).unwrap();
+        assert!(daemon.contains("congestion = \"hybla-published\""), "{daemon}");
+        assert!(!plan.differences.iter().any(|what| what.contains("Hybla")), "{:?}", plan.differences);
     }
 
     #[test]

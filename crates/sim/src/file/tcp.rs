@@ -59,6 +59,7 @@ pub(super) struct Tcp {
     fq_pacing: Option<bool>,
     nagle: Option<bool>,
     restart_after_idle: Option<bool>,
+    each_timeout_reduces: Option<bool>,
     byte_counting_limit: Option<Or<Off, Whole<u32, 1, U32_MAX>>>,
     rto: Option<RtoKeys>,
     retries: Option<Or<Endless, Whole<u32, 0, U32_MAX>>>,
@@ -246,7 +247,7 @@ impl Tcp {
         overlay!(self => config; mss initial_window srtt metrics_cache window_scaling timestamps sack
             delayed_ack ack_every limited_transmit proportional_rate_reduction lost_retransmissions
             tail_loss_probe forward_rto undo duplicate_sack hystart linux_cubic segmentation_offload fq_pacing
-            nagle restart_after_idle byte_counting_limit retries user_timeout recovery congestion);
+            nagle restart_after_idle each_timeout_reduces byte_counting_limit retries user_timeout recovery congestion);
         if let Some(buffer) = self.send_buffer {
             (config.send_autotuning, config.send_buffer) = buffer.sizes();
         }

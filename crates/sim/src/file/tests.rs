@@ -82,6 +82,7 @@ limited_transmit = false
 proportional_rate_reduction = false
 nagle = false
 restart_after_idle = false
+each_timeout_reduces = true
 byte_counting_limit = "off"
 rto = { initial = "3s", min = "1s", max = "10s", granularity = "10ms" }
 retries = "endless"
@@ -412,7 +413,7 @@ fn every_key_of_tcp_is_read_over_its_base() {
         sender.proportional_rate_reduction,
     ];
     assert_eq!(switches, [true, false, false, false, false]);
-    assert_eq!([sender.nagle, sender.restart_after_idle], [false, false]);
+    assert_eq!([sender.nagle, sender.restart_after_idle, sender.each_timeout_reduces], [false, false, true]);
     assert_eq!((sender.delayed_ack, sender.byte_counting_limit, sender.retries), (None, None, None));
     assert_eq!(sender.ack_every, 8);
     assert_eq!((sender.rto.initial, sender.rto.min), (Duration::from_secs(3), Duration::from_secs(1)));

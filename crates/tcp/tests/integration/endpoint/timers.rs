@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::endpoint::timeline::{Timeline, config};
+use crate::endpoint::timeline::{MSS, Timeline, config};
 use bentpipe_tcp::{Config, End, Endpoint, Recovery, RtoLimits, State, SynSchedule};
 use bentpipe_units::Time;
 
@@ -137,6 +137,23 @@ fn a_closed_window_is_probed_until_it_opens() {
         timeline.ack(0).sends_nothing();
     }
     timeline.after(100).window(100).ack(0).sends(1..=3);
+}
+
+/// RFC 5681 §3.1 halves the flight of ten segments once; ns-2 halves a window of one segment after that, down
+/// to two segments.
+#[test]
+fn the_threshold_after_several_timeouts_is_that_of_the_first_or_two_segments() {
+    let thresholds = |each_timeout_reduces| {
+        let config = Config { each_timeout_reduces, ..config(Recovery::Sack) };
+        let mut timeline = Timeline::established(config, Duration::from_millis(1));
+        timeline.write(10).sends(1..=10);
+        [1000, 2000, 4000].map(|wait| {
+            timeline.timer_after(wait).sends([1]);
+            timeline.endpoint.variables().ssthresh / u64::from(MSS)
+        })
+    };
+    assert_eq!(thresholds(false), [5, 5, 5]);
+    assert_eq!(thresholds(true), [5, 2, 2]);
 }
 
 /// Karn: an acknowledgement of what was sent twice measures nothing, and the timeout stays backed off.

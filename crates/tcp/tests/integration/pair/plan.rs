@@ -173,6 +173,8 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 fq_pacing,
                 nagle,
                 restart_after_idle,
+                // Not a draw of its own, with which the stored regressions would be other cases.
+                each_timeout_reduces: linux_cubic,
                 byte_counting_limit,
                 rto: [RtoLimits::RFC6298, RtoLimits::LINUX, RtoLimits::LINUX_250_HZ][timers],
                 retries: None,
