@@ -283,13 +283,13 @@ impl Prepared {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The watchdog, which would restore the rules, is last in the list and goes first. The rules go last:
-        // with them connections that are reset have their zones and routes to the end.
+        // The watchdog is last in the list and goes first: it would restore the rules, also those that cease.
+        while self.services.pop_if(|service| !service.outlives_workers()).is_some() {}
+        // The rules go last: with them connections that are reset have their zones and routes to the end.
         let interception = self.context.interception.take();
         if let Some(interception) = &interception {
             interception.lock().unwrap_or_else(PoisonError::into_inner).cease();
         }
-        while self.services.pop_if(|service| !service.outlives_workers()).is_some() {}
         self.context.shared.stop.store(true, Ordering::Release);
         self.workers.iter_mut().for_each(WorkerHandle::join);
         while self.services.pop().is_some() {}
