@@ -11,7 +11,7 @@ use bentpipe_testbed::{Namespace, SatelliteLink, Subnet, forwarding};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::plan::{Host, Plan, refused};
+use super::plan::{Control, FlowPlan, Host, Plan, refused};
 use crate::Error;
 use crate::topology::Proxy;
 
@@ -39,8 +39,8 @@ pub(super) struct Hosts {
     _multicast: Vec<MulticastRoutes>,
     pub links: Vec<SatelliteLink>,
     pub nodes: Vec<Namespace>,
-    /// The congestion control of each flow's source, for `TCP_CONGESTION`.
-    pub congestion: Vec<ResolvedCongestionControl>,
+    /// The congestion controls of each flow's source and destination.
+    pub congestion: Vec<[Option<ResolvedCongestionControl>; 2]>,
     /// When the scenario's time is zero.
     pub zero: Instant,
 }
@@ -106,16 +106,19 @@ impl Hosts {
                 daemons.push(Proxy::start(node, &config)?);
             }
         }
-        let congestion = plan.flows.iter().map(|flow| congestion::resolve(&flow.congestion, "source", None));
-        Ok(Self {
-            _daemons: daemons,
-            _multicast: multicast,
-            links,
-            congestion: congestion.collect(),
-            nodes,
-            zero,
-        })
+        let congestion = plan.flows.iter().map(|flow| controls(&nodes, flow)).collect::<Result<_, _>>()?;
+        Ok(Self { _daemons: daemons, _multicast: multicast, links, congestion, nodes, zero })
     }
+}
+
+/// Loads the congestion controls of a flow's own sockets, each in its host, where XCP's belongs to interfaces.
+fn controls(nodes: &[Namespace], flow: &FlowPlan) -> Result<[Option<ResolvedCongestionControl>; 2], Error> {
+    let resolve = |end: usize| {
+        let Some(Control { name, capacity }) = &flow.congestion[end] else { return Ok(None) };
+        let leg = ["source", "destination"][end];
+        Ok::<_, Error>(Some(nodes[flow.ends[end]].run(|| congestion::resolve(name, leg, *capacity))?))
+    };
+    Ok([resolve(0)?, resolve(1)?])
 }
 
 /// Sets the multicast routes of a host that has any.

@@ -23,6 +23,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bentpipe_kernel::congestion::ResolvedCongestionControl;
 use bentpipe_kernel::multicast::MulticastRoutes;
 use bentpipe_sim::scenario::{FlowSpec, Side};
 use bentpipe_sim::{
@@ -156,7 +157,8 @@ impl<'a> FlowRun<'a> {
             zero: self.hosts.zero,
             stop: self.stop,
         };
-        let congestion = (side == Side::Source).then(|| self.hosts.congestion[self.index].name());
+        let congestion = self.hosts.congestion[self.index][usize::from(side == Side::Destination)].as_ref();
+        let congestion = congestion.map(ResolvedCongestionControl::name);
         let node = &self.hosts.nodes[node];
         let in_node = |outcome: bentpipe_testbed::Result<std::io::Result<()>>| {
             outcome.map_err(std::io::Error::other).and_then(|outcome| outcome)

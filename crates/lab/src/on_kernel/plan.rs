@@ -70,8 +70,16 @@ pub(super) struct FlowPlan {
     pub ends: [usize; 2],
     /// The node of each leg's sending end.
     pub senders: Vec<usize>,
-    /// The congestion control of the source's own sockets.
-    pub congestion: String,
+    /// The congestion controls of the source's own socket and of the destination's.
+    pub congestion: [Option<Control>; 2],
+}
+
+/// The congestion control of a host's own socket.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Control {
+    pub name: String,
+    /// Of its link, as far as the host knows it.
+    pub capacity: Option<Rate>,
 }
 
 /// A UDP stream, and where to find its sockets.
@@ -174,7 +182,6 @@ impl Plan {
     ) -> Result<(), Error> {
         let [source, destination] = addresses(group);
         let sends = |leg: &LegSpec| node_before(scenario, leg.path[0]);
-        let congestion = kernel_name(flow.legs[0].sender.congestion);
         if matches!(flow.legs[0].sender.congestion, Algorithm::Explicit { .. }) {
             let node = &scenario.nodes[sends(&flow.legs[0])];
             return Err(refused(format!(
@@ -195,7 +202,7 @@ impl Plan {
                 node_behind(scenario, *last(&flow.legs).path.last().expect("a hop")),
             ],
             senders: flow.legs.iter().map(sends).collect(),
-            congestion,
+            congestion: [Some(Control::of_source(scenario, flow)), Control::of_destination(flow)],
         });
         Ok(())
     }
@@ -444,6 +451,22 @@ impl Host {
                 Ok(())
             }
         }
+    }
+}
+
+impl Control {
+    fn of_source(scenario: &Scenario, flow: &FlowSpec) -> Self {
+        let leg = &flow.legs[0];
+        let config = &scenario.links[leg.path[0].link].config;
+        let direction = if leg.path[0].forward { &config.forward } else { &config.reverse };
+        Self { name: kernel_name(leg.sender.congestion), capacity: direction.rate }
+    }
+
+    /// XCP's receiver returns the feedback, so it must speak XCP, too. It sends nothing, and so requests
+    /// nothing.
+    fn of_destination(flow: &FlowSpec) -> Option<Self> {
+        let congestion = last(&flow.legs).sender.congestion;
+        congestion.wants_feedback().then(|| Self { name: kernel_name(congestion), capacity: None })
     }
 }
 

@@ -171,6 +171,16 @@ impl CongestionControl for Xcp {
         }
     }
 
+    /// Feedback changes the window; it does not say what it is. So one that was lowered in vain comes back.
+    fn set_window(&mut self, cwnd: u64, ssthresh: u64) {
+        match &mut self.window {
+            Window::Standard(standard) => standard.set_window(cwnd, ssthresh),
+            Window::Explicit(explicit) => {
+                explicit.cwnd = (cwnd as f64).clamp(self.parameters.mss as f64, MAX_WINDOW);
+            }
+        }
+    }
+
     fn on_idle(&mut self, now: Time) {
         match &mut self.window {
             Window::Standard(standard) => standard.on_idle(now),
@@ -275,6 +285,18 @@ mod tests {
             xcp.on_timeout(at(2), 20 * MSS, true);
             assert_eq!(xcp.cwnd(), MSS);
         }
+    }
+
+    #[test]
+    fn a_window_that_a_timeout_lowered_in_vain_comes_back() {
+        let mut xcp = sender(XcpSender::PXcp);
+        feed(&mut xcp, 0, 20_000, u64::MAX);
+        xcp.on_timeout(at(1), 20 * MSS, true);
+        xcp.set_window(20 * MSS, NO_SSTHRESH);
+        assert_eq!((xcp.cwnd(), xcp.ssthresh()), (20 * MSS, NO_SSTHRESH));
+        let mut standard = sender(XcpSender::PXcp);
+        standard.set_window(4 * MSS, 8 * MSS);
+        assert_eq!((standard.cwnd(), standard.ssthresh()), (4 * MSS, 8 * MSS));
     }
 
     #[test]

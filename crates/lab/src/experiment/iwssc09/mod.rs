@@ -27,7 +27,7 @@ pub(super) const ASYMMETRIC: Experiment = Experiment {
     source: SOURCE,
     seeds: 3,
     run: asymmetric::run,
-    on_kernel: None,
+    on_kernel: Some((1, asymmetric::run)),
 };
 
 pub(super) const FAIRNESS: Experiment = Experiment {
@@ -36,7 +36,7 @@ pub(super) const FAIRNESS: Experiment = Experiment {
     source: KATABI,
     seeds: 5,
     run: fairness::run,
-    on_kernel: None,
+    on_kernel: Some((1, fairness::run)),
 };
 
 /// The router and its senders.

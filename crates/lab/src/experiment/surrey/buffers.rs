@@ -22,7 +22,7 @@ pub(in super::super) const FIG4: Experiment = Experiment {
     source: SOURCE,
     seeds: SEEDS,
     run: fig4,
-    on_kernel: None,
+    on_kernel: Some((1, fig4)),
 };
 
 const PERS: [f64; 5] = [1e-5, 1e-4, 1e-3, 1e-2, 5e-2];

@@ -17,7 +17,7 @@ pub(in super::super) const FIG3: Experiment = Experiment {
     source: SOURCE,
     seeds: SEEDS,
     run: fig3,
-    on_kernel: None,
+    on_kernel: Some((1, fig3)),
 };
 
 const PERS: [f64; 4] = [1e-4, 1e-3, 1e-2, 5e-2];

@@ -200,6 +200,19 @@ impl CongestionControl for Hybla {
         self.socket.cwnd = 1;
     }
 
+    fn on_spurious(&mut self) {
+        self.step(CORE_UNDO, 0);
+        self.step(CORE_SET_STATE, TCP_CA_OPEN);
+    }
+
+    fn set_window(&mut self, cwnd: u64, ssthresh: u64) {
+        let segments = |bytes: u64| (bytes / self.mss).clamp(1, MAX_SEGMENTS) as u32;
+        (self.socket.cwnd, self.socket.ssthresh) = match ssthresh {
+            NO_SSTHRESH => (segments(cwnd), INFINITE_SSTHRESH),
+            bytes => (segments(cwnd), segments(bytes)),
+        };
+    }
+
     /// The kernel leaves the window to a congestion control that sets the pace
     /// (`tcp_slow_start_after_idle_check`), and Hybla paces after a pause.
     fn on_idle(&mut self, _now: Time) {}

@@ -60,6 +60,22 @@ fn a_handshake_that_measured_nothing_leaves_the_standard_window() {
     assert_eq!(hybla.pacing_rate(Duration::ZERO), None);
 }
 
+#[test]
+fn a_window_that_was_lowered_in_vain_comes_back_with_its_threshold() {
+    let lower: [fn(&mut Hybla); 2] =
+        [|hybla| hybla.on_timeout(Time::ZERO, 240 * MSS, true), |hybla| hybla.on_loss(Time::ZERO, 240 * MSS)];
+    for lower in lower {
+        let mut hybla = Hybla::new(PARAMETERS, Components::ALL);
+        hybla.on_established(Time::ZERO, Some(GEO));
+        let before = (hybla.cwnd(), hybla.ssthresh());
+        lower(&mut hybla);
+        assert!(hybla.cwnd() < before.0 && hybla.ssthresh() < before.1);
+        hybla.on_spurious();
+        hybla.set_window(before.0, before.1);
+        assert_eq!((hybla.cwnd(), hybla.ssthresh(), hybla.flight_limit()), (before.0, before.1, before.0));
+    }
+}
+
 // Hoe's estimate and the pacing on a GEO link that carries one segment in 1.2 ms, a bandwidth-delay product
 // of 500.
 

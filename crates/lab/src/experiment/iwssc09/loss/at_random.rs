@@ -22,7 +22,7 @@ const FIGURES: &str = "sections IV and V, whose link loses one packet in a thous
 /// The runs of one variant over one recovery at one delay.
 type LossRuns = Runs<WindowTrace>;
 
-fn goodput(runs: &LossRuns) -> Sample {
+pub(super) fn goodput<O>(runs: &Runs<O>) -> Sample {
     runs.first_flow(|flow| flow.goodput_bps)
 }
 
@@ -31,7 +31,7 @@ fn timeouts(runs: &LossRuns) -> Sample {
     runs.first_flow(|flow| flow.legs[1].timeouts as f64)
 }
 
-fn settings(variant: Scheme, (delay, recovery): (u32, &str)) -> Vec<String> {
+pub(super) fn settings(variant: Scheme, (delay, recovery): (u32, &str)) -> Vec<String> {
     variant.with([
         "duration=180s".to_owned(),
         "flow.limited.count=0".to_owned(),
@@ -57,7 +57,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
             times_out(&by_delay),
             steady(&by_delay),
             steadier(&by_delay),
-            with_sack(&by_delay),
+            with_sack(at_delays().zip(by_delay.iter().map(|runs| goodput(&runs[P_XCP][SACK])))),
         ],
         tables: vec![Part::new("random", loss_table(&by_delay))],
         figures: vec![
@@ -79,14 +79,21 @@ fn at_delays() -> impl Iterator<Item = String> {
 /// The difference shows where the loss recovery itself costs little.
 fn drops(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
     let tests = by_delay.iter().zip(at_delays()).map(|(runs, delay)| {
-        Range::at_most(0.95).of_ratio(&goodput(&runs[0][STEADY]), &goodput(&runs[1][STEADY])).at(delay)
+        Range::at_most(DROPPED).of_ratio(&goodput(&runs[0][STEADY]), &goodput(&runs[1][STEADY])).at(delay)
     });
+    dropping().with_all(tests)
+}
+
+/// The most that XCP may have of P-XCP's goodput.
+pub(super) const DROPPED: f64 = 0.95;
+
+/// The claim without its tests.
+pub(super) fn dropping() -> Claim {
     Claim::expected(
         "XCP halves its window at each loss, P-XCP does not: over Slow-but-Steady XCP has at most 95% of \
          P-XCP's goodput",
         FIGURES,
     )
-    .with_all(tests)
 }
 
 fn times_out(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
@@ -105,9 +112,13 @@ fn times_out(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
 
 fn steady(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
     let timeouts = p_xcp_timeouts(by_delay, STEADY).zip(at_delays());
+    steadying().with_all(timeouts.map(|(timeouts, delay)| Range::below(1.0).of_mean(&timeouts).at(delay)))
+}
+
+/// The claim without its tests.
+pub(super) fn steadying() -> Claim {
     Claim::expected("P-XCP over Slow-but-Steady does so less than once in three minutes", FIGURES)
         .shown_in("timeouts", 1.0, 1)
-        .with_all(timeouts.map(|(timeouts, delay)| Range::below(1.0).of_mean(&timeouts).at(delay)))
 }
 
 /// As a difference, because there may be no timeouts.
@@ -122,12 +133,10 @@ fn steadier(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
         .with_all(tests)
 }
 
-fn with_sack(by_delay: &[Vec<Vec<LossRuns>>]) -> Claim {
+/// With the goodput at each delay.
+pub(super) fn with_sack(goodputs: impl Iterator<Item = (String, Sample)>) -> Claim {
     let limit = LOSSY_RATE * PAYLOAD * (1.0 - PER);
-    let tests = by_delay
-        .iter()
-        .zip(at_delays())
-        .map(|(runs, delay)| Range::at_least(0.95 * limit).of_mean(&goodput(&runs[1][SACK])).at(delay));
+    let tests = goodputs.map(|(delay, goodput)| Range::at_least(0.95 * limit).of_mean(&goodput).at(delay));
     Claim::ours("P-XCP over SACK has at least 95% of what the link can carry")
         .shown_in("Mbit/s", MBIT, 2)
         .with_all(tests)

@@ -6,7 +6,7 @@ use bentpipe_link::{Cause, Counters};
 use bentpipe_sim::Observer;
 use bentpipe_units::{ByteCount, Time};
 
-use super::{Lab, Output, P_XCP, Runs, SATELLITE, SCENARIO, VARIANTS};
+use super::{Lab, Output, P_XCP, Runs, SATELLITE, SCENARIO, STEADY, VARIANTS};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::experiment::over_seeds;
@@ -110,8 +110,13 @@ fn beginning() -> Vec<String> {
 pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
     let again = AGAIN_MS.into_iter().map(|ms| repairing(Some(ms)));
     let cases = [repairing(None), beginning()].into_iter().chain(again);
-    let scenarios =
-        cases.map(|settings| lab.scenario(&SCENARIO, &settings)).collect::<Result<Vec<_>, _>>()?;
+    // In virtual time that is so already.
+    let without_sack = super::kernel::setting(STEADY);
+    let scenario = |mut settings: Vec<String>| {
+        settings.push(without_sack.clone());
+        lab.scenario(&SCENARIO, &settings)
+    };
+    let scenarios = cases.map(scenario).collect::<Result<Vec<_>, _>>()?;
     let runs = lab.observe(&scenarios, || Burst::since(AT))?;
     let (once, beginning, again) = (&runs[0], &runs[1], &runs[2..]);
     let pauses = PAUSES.map(|index| (AGAIN_MS[index], &again[index]));

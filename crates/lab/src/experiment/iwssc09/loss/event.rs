@@ -41,8 +41,8 @@ const EVENTS: usize = (WITHIN.len() + BEYOND.len()) * MIDDLES.len();
 const EVENTS_WITHIN: Range<usize> = 0..WITHIN.len() * MIDDLES.len();
 const EVENTS_BEYOND: Range<usize> = EVENTS_WITHIN.end..EVENTS;
 /// The events that the figures show, each with half of the span between one loss and the next.
-const SHOWN: usize = 7;
-const SHOWN_BEYOND: usize = EVENTS_BEYOND.start + 1;
+pub(super) const SHOWN: usize = 7;
+pub(super) const SHOWN_BEYOND: usize = EVENTS_BEYOND.start + 1;
 /// Round trips after the event in which throughput and windows are compared.
 const AFTER: f64 = 20.0;
 /// A retransmission timeout far above the round trip, seconds.
@@ -50,7 +50,7 @@ const PATIENT_RTO_S: u32 = 5;
 
 /// The three packets that are lost.
 #[derive(Debug, Clone, Copy)]
-struct Event {
+pub(super) struct Event {
     delay_ms: u32,
     middle: u64,
     last: u64,
@@ -58,7 +58,7 @@ struct Event {
 
 impl Event {
     /// All at this delay.
-    fn all(delay_ms: u32) -> [Self; EVENTS] {
+    pub(super) fn all(delay_ms: u32) -> [Self; EVENTS] {
         let round_trip = (RATE * rtt_s(delay_ms) / PACKET_BITS) as u64;
         std::array::from_fn(|index| {
             let mut spans = WITHIN.into_iter().chain(BEYOND);
@@ -70,7 +70,7 @@ impl Event {
     }
 
     /// The settings of a run with it; `more` may be empty.
-    fn settings(self, variant: Scheme, recovery: usize, more: &[String]) -> Vec<String> {
+    pub(super) fn settings(self, variant: Scheme, recovery: usize, more: &[String]) -> Vec<String> {
         let Self { delay_ms, middle, last } = self;
         let [one, two, three, four] = ALONE;
         let own = [
@@ -92,7 +92,7 @@ fn rtt_s(delay_ms: u32) -> f64 {
 
 /// The satellite leg over time.
 #[derive(Debug, Default)]
-struct Course {
+pub(super) struct Course {
     samples: Vec<Sample>,
     windows: Vec<(f64, f64)>,
 }
@@ -152,15 +152,25 @@ impl Course {
         self.throughput(times).map(|(_, bps)| bps / RATE).fold(f64::INFINITY, f64::min)
     }
 
+    /// The same of the second loss, which is alone.
+    pub(super) fn after_second_loss(&self) -> f64 {
+        self.worst_second_after_loss(2, AFTER_LONE_LOSS_S)
+    }
+
+    /// The throughput of each second, with its end, bits per second.
+    pub(super) fn by_second(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.throughput((1..=90).map(f64::from))
+    }
+
     /// The part of the rate that the link carried in the round trips after the event.
-    fn carried_after_event(&self, delay_ms: u32) -> f64 {
+    pub(super) fn carried_after_event(&self, delay_ms: u32) -> f64 {
         let from = self.time_of_loss(BEFORE + 1);
         let lasts = AFTER * rtt_s(delay_ms);
         (self.bits_at(from + lasts) - self.bits_at(from)) / (RATE * lasts)
     }
 
     /// The largest window in the round trips after the event, of that at its beginning.
-    fn growth_after_event(&self, delay_ms: u32) -> f64 {
+    pub(super) fn growth_after_event(&self, delay_ms: u32) -> f64 {
         let from = self.time_of_loss(BEFORE + 1);
         let until = from + AFTER * rtt_s(delay_ms);
         let before = self.windows.iter().take_while(|(at, _)| *at <= from).last().map_or(1.0, |last| last.1);
@@ -169,7 +179,7 @@ impl Course {
     }
 
     /// Packets that the full queue dropped.
-    fn dropped(&self) -> u64 {
+    pub(super) fn dropped(&self) -> u64 {
         self.samples.last().map_or(0, |sample| sample.dropped)
     }
 }
@@ -261,35 +271,44 @@ fn at_each_event<'a>(
 
 /// The seconds after a lone loss in which throughput is looked at.
 const AFTER_LONE_LOSS_S: u32 = 5;
+/// What "drops" (figure 2) and "no effect" (figure 3) are taken for: parts of the rate in the worst second.
+pub(super) const FALLEN: f64 = 0.75;
+pub(super) const STAYED: f64 = 0.9;
 
 fn falls(events: &[Events]) -> Claim {
     let tests = events.iter().flat_map(|events| {
         let place = format!("{}, the second loss", at_delay(events.delay_ms));
-        [claim::Range::at_most(0.75)
-            .of_exact(course(&events.xcp).worst_second_after_loss(2, AFTER_LONE_LOSS_S))
-            .at(place)]
+        [claim::Range::at_most(FALLEN).of_exact(course(&events.xcp).after_second_loss()).at(place)]
     });
+    falling().with_all(tests)
+}
+
+/// The claim without its tests.
+pub(super) fn falling() -> Claim {
     Claim::stated(
         "XCP's throughput falls at a lone loss: within 5 s a second has at most 75% of the rate",
         "section IV, figure 2",
     )
     .shown_in("%", 1e-2, 1)
-    .with_all(tests)
 }
 
 fn stays(events: &[Events]) -> Claim {
     let tests = events.iter().map(|events| {
-        let worst = course(&events.p_xcp[RENO][SHOWN]).worst_second_after_loss(2, AFTER_LONE_LOSS_S);
-        claim::Range::at_least(0.9)
+        let worst = course(&events.p_xcp[RENO][SHOWN]).after_second_loss();
+        claim::Range::at_least(STAYED)
             .of_exact(worst)
             .at(format!("{}, the second loss", at_delay(events.delay_ms)))
     });
+    staying().with_all(tests)
+}
+
+/// The claim without its tests.
+pub(super) fn staying() -> Claim {
     Claim::stated(
         "P-XCP's does not, over Reno too: within 5 s each second has at least 90%",
         "section IV, figure 3",
     )
     .shown_in("%", 1e-2, 1)
-    .with_all(tests)
 }
 
 fn times_out(events: &[Events], recovery: usize, reference: &str) -> Claim {
@@ -366,12 +385,16 @@ fn times_out_beyond(events: &[Events]) -> Claim {
 
 fn queue_holds(events: &[Events]) -> Claim {
     let measure = |events: &Events, event: usize| course(&events.p_xcp[STEADY][event]).dropped() as f64;
+    holding().with_all(at_each_event(events, 0..EVENTS, claim::Range::at_most(0.0), measure))
+}
+
+/// The claim without its tests.
+pub(super) fn holding() -> Claim {
     Claim::stated(
         "The router corrects the rate before the burst after the repair overflows the queue",
         "section VI",
     )
     .shown_in("packets dropped", 1.0, 0)
-    .with_all(at_each_event(events, 0..EVENTS, claim::Range::at_most(0.0), measure))
 }
 
 fn table(events: &[Events]) -> Table {
@@ -433,7 +456,7 @@ fn throughput_plot(events: &Events) -> Plot {
         Axis::new("throughput", "Mbit/s").including(0.0),
     );
     lines.into_iter().fold(plot, |plot, (name, runs)| {
-        let seconds = course(runs).throughput((1..=90).map(f64::from));
+        let seconds = course(runs).by_second();
         let points = seconds.map(|(at, bps)| Point::new(at, Estimate::from(bps / MBIT)));
         plot.with(Series::new(name, Style::Curve, points))
     })

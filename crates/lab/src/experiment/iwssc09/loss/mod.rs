@@ -5,6 +5,7 @@ mod at_random;
 mod crowd;
 mod event;
 mod flows;
+mod kernel;
 
 use super::{Experiment, Lab, MBIT, Output, PACKET, PAYLOAD, Runs, SCENARIO, SOURCE, Scheme, VARIANTS};
 use crate::Error;
@@ -16,7 +17,7 @@ pub(in super::super) const LOSS: Experiment = Experiment {
     source: SOURCE,
     seeds: 10,
     run,
-    on_kernel: None,
+    on_kernel: Some((1, kernel::run)),
 };
 
 /// The loss recoveries with their names in scenarios. The publication does not have SACK.
