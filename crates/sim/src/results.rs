@@ -91,7 +91,8 @@ pub struct LegResult {
     pub retransmissions: u64,
     /// Expiries of the retransmission timer.
     pub timeouts: u64,
-    /// Fast recoveries; `null` on the kernel, which does not count them.
+    /// Fast recoveries. The kernel does not count them: there those that were seen at a look, about ten in a
+    /// second, or `null` where a round trip is shorter than two looks.
     pub recoveries: Option<u64>,
     /// SYNs sent from both ends, answers included; `null` on the kernel, which does not count them.
     pub syns: Option<u64>,

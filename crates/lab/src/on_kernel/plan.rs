@@ -593,7 +593,7 @@ fn receiver_attributes(config: &Config) -> String {
 }
 
 /// The round trip of an empty path, there and back.
-fn round_trip(scenario: &Scenario, leg: &LegSpec) -> Duration {
+pub(super) fn round_trip(scenario: &Scenario, leg: &LegSpec) -> Duration {
     let both = |hop: &Hop| {
         let config = &scenario.links[hop.link].config;
         config.forward.delay + config.reverse.delay

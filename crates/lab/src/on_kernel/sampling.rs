@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bentpipe_kernel::sock_diag::{ConnectionInfo, SockDiag};
 use bentpipe_kernel::tcp_info::{Recovery, TcpInfo};
+use bentpipe_sim::scenario::LegSpec;
 use bentpipe_sim::{LegResult, Observer, Scenario, SplitterResult};
 use bentpipe_tcp::congestion::NO_SSTHRESH;
 use bentpipe_tcp::{Statistics, Variables};
@@ -13,7 +14,7 @@ use bentpipe_units::Time;
 
 use super::hosts::Hosts;
 use super::next;
-use super::plan::Plan;
+use super::plan::{Plan, round_trip};
 use super::traffic::Shared;
 use crate::Error;
 
@@ -37,6 +38,8 @@ pub(super) struct Samples {
 #[derive(Debug, Clone)]
 pub(super) struct FlowSamples {
     pub legs: Vec<LegResult>,
+    /// Whether each leg's sender was in fast recovery at the last look.
+    recovering: Vec<bool>,
     /// What its splitters hold.
     pub held: Vec<Held>,
     /// What its destination had received at the last look.
@@ -90,8 +93,11 @@ impl<'a> Sampler<'a> {
         for node in nodes {
             diag.push((node, hosts.nodes[node].run(SockDiag::open)?.map_err(fail)?));
         }
+        let leg =
+            |spec| LegResult { syns: None, recoveries: countable(scenario, spec), ..LegResult::default() };
         let flows = scenario.flows.iter().map(|flow| FlowSamples {
-            legs: vec![LegResult { syns: None, recoveries: None, ..LegResult::default() }; flow.legs.len()],
+            legs: flow.legs.iter().map(leg).collect(),
+            recovering: vec![false; flow.legs.len()],
             held: vec![Held::default(); flow.splitters.len()],
             received: 0,
         });
@@ -157,7 +163,7 @@ impl<'a> Sampler<'a> {
                 }
                 let sends = found.remote.ip() == plan.destination;
                 if let (true, Some(leg)) = (sends, plan.senders.iter().position(|sender| sender == node)) {
-                    note(&mut self.samples.flows[flow].legs[leg], now, &found);
+                    self.samples.flows[flow].note(leg, now, &found);
                     if let Some(observer) = &mut observer {
                         let done = statistics(&self.samples.flows[flow].legs[leg]);
                         observer.variables(now, flow, leg, &variables(&found.info), &done);
@@ -198,6 +204,22 @@ impl<'a> Sampler<'a> {
     }
 }
 
+impl FlowSamples {
+    fn note(&mut self, leg: usize, now: Time, found: &ConnectionInfo) {
+        let recovers = found.info.recovery == Recovery::FastRecovery;
+        let recovered = std::mem::replace(&mut self.recovering[leg], recovers);
+        if let Some(recoveries) = &mut self.legs[leg].recoveries {
+            *recoveries += u64::from(recovers && !recovered);
+        }
+        note(&mut self.legs[leg], now, found);
+    }
+}
+
+/// No recoveries yet, if each would be seen: it lasts for a round trip. Linux does not count them.
+fn countable(scenario: &Scenario, leg: &LegSpec) -> Option<u64> {
+    (round_trip(scenario, leg) >= 2 * INTERVAL).then_some(0)
+}
+
 fn note(leg: &mut LegResult, now: Time, found: &ConnectionInfo) {
     let info = &found.info;
     leg.established_s.get_or_insert(now.as_secs_f64());
@@ -217,6 +239,8 @@ fn statistics(leg: &LegResult) -> Statistics {
         bytes_acknowledged: leg.bytes_acknowledged,
         retransmissions: leg.retransmissions,
         timeouts: leg.timeouts,
+        recoveries: leg.recoveries.unwrap_or_default(),
+        established_at: leg.established_s.map(|at| Time::ZERO + Duration::from_secs_f64(at)),
         ..Statistics::default()
     }
 }
