@@ -11,6 +11,7 @@ use crate::claim::{Claim, Range, Test};
 use crate::experiment::{Lab, Output, Runs, Scheme};
 use crate::figure::{Axis, Plot, Point, Series, Style};
 use crate::results::{Part, World};
+use crate::statistics::Estimate;
 use crate::table::{Cell, Column, Table};
 
 /// Transfers at distances around a radius.
@@ -213,11 +214,10 @@ pub(super) fn reach(lab: &Lab<'_>) -> Result<Output, Error> {
                 count(&|flow| flow.end == Some("connect timed out")),
             ]);
         }
+        // Student's interval of a share would leave 0 to 100%.
         let share = |trial: &Trial| {
-            Point::new(
-                trial.delay_s,
-                trial.runs.first_flow(|flow| if flow.complete { 100.0 } else { 0.0 }).estimate(),
-            )
+            let share = trial.runs.first_flow(|flow| if flow.complete { 100.0 } else { 0.0 }).mean();
+            Point::new(trial.delay_s, Estimate::from(share))
         };
         plot = plot.with(Series::new(name, Style::Line, trials.iter().map(share)));
         let none = Expected { range: Range::at_most(0.0), worst: f64::max, failed: 0.0 };
