@@ -64,7 +64,8 @@ pub struct Config {
     /// After a timeout RACK finds out by new data whether something was lost (F-RTO, RFC 5682, §3.1).
     pub forward_rto: bool,
     /// RACK takes a reduction of the window back that was spurious, by timestamps (RFC 3522, RFC 4015) or by
-    /// D-SACK (RFC 3708).
+    /// D-SACK (RFC 3708). The initial window is one segment only after a second repetition of the SYN, and not
+    /// where timestamps tell that the first SYN was answered, as in Linux.
     pub undo: bool,
     /// The receiver reports what has arrived twice (RFC 2883), and RACK uses such reports.
     pub duplicate_sack: bool,

@@ -12,7 +12,7 @@ use crate::segment::{
 };
 use crate::sender::{Negotiated, Outgoing, Sender};
 use crate::state::{End, Reported, State, Statistics, Variables};
-use crate::{Config, Metrics, MetricsCache, SynSchedule};
+use crate::{Config, Metrics, MetricsCache, Recovery, SynSchedule};
 
 /// Bytes of the timestamps option in each segment, which the announced mss does not know of (RFC 6691 §2).
 const TIMESTAMPS_LENGTH: u64 = 12;
@@ -458,6 +458,10 @@ impl Endpoint {
         self.state = State::Established;
         self.established_at = Some(now);
         let repeated = self.handshake.sent > 1;
+        let first_sent_at = clock(self.handshake.began_at);
+        let answers_first =
+            segment.timestamps.is_some_and(|timestamps| self.timestamps && timestamps.echo == first_sent_at);
+        let undoes = self.config.undo && self.config.recovery == Recovery::Rack;
         let once = (self.handshake.transmissions == 1).then(|| now - self.handshake.began_at);
         let announced = self.handshake.peer.mss.unwrap_or(DEFAULT_MSS).min(self.config.mss);
         let timestamps = if self.timestamps { TIMESTAMPS_LENGTH } else { 0 };
@@ -466,6 +470,7 @@ impl Endpoint {
             mss: u64::from(announced).saturating_sub(options).max(1),
             sack: self.sack,
             syn_repeated: repeated,
+            syn_lost: if undoes { self.handshake.sent > 2 && !answers_first } else { repeated },
             rtt: once.or_else(|| self.echoed_rtt(now, segment)),
         };
         self.sender.establish(now, &self.config, negotiated);

@@ -38,6 +38,8 @@ pub(crate) struct Negotiated {
     pub(crate) sack: bool,
     /// A SYN or its answer was sent more than once.
     pub(crate) syn_repeated: bool,
+    /// It is taken for lost.
+    pub(crate) syn_lost: bool,
     /// The round-trip time that the handshake measured.
     pub(crate) rtt: Option<Duration>,
 }
@@ -225,8 +227,7 @@ impl Sender {
             self.queue.keep_snapshots();
         }
         self.recovery = recovery.build(negotiated.mss, parts(config));
-        self.congestion =
-            config.congestion.build(parameters(config, negotiated.mss, negotiated.syn_repeated));
+        self.congestion = config.congestion.build(parameters(config, negotiated.mss, negotiated.syn_lost));
         match negotiated.rtt {
             Some(rtt) => self.rto.measure(rtt, 1),
             None if negotiated.syn_repeated => self.rto.syn_was_repeated(),
@@ -820,8 +821,8 @@ fn spreads_reduction(config: &Config) -> bool {
 }
 
 /// The initial window is one segment where the SYN or its answer was lost (RFC 6928 §2).
-fn parameters(config: &Config, mss: u64, syn_repeated: bool) -> Parameters {
-    let segments = if syn_repeated { 1 } else { u64::from(config.initial_window) };
+fn parameters(config: &Config, mss: u64, syn_lost: bool) -> Parameters {
+    let segments = if syn_lost { 1 } else { u64::from(config.initial_window) };
     Parameters {
         mss,
         initial_window: segments * mss,

@@ -648,13 +648,10 @@ fn an_experiment_without_a_form_for_the_kernel_is_refused_with_those_that_have_o
     }
     let out = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bentpipe"));
-    command.args(["lab", "run", "radius07-reach", "--on", "kernel", "--out"]).arg(out.path());
+    command.args(["lab", "run", "psats09-fig3", "--on", "kernel", "--out"]).arg(out.path());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(
-        text.contains("radius07-reach runs in virtual time only") && text.contains("lossy-link"),
-        "{text}"
-    );
+    assert!(text.contains("psats09-fig3 runs in virtual time only") && text.contains("lossy-link"), "{text}");
     assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 0);
 }

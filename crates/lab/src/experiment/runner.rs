@@ -86,6 +86,8 @@ impl<'a> Lab<'a> {
 /// Mbit/s; where two CPUs are loaded to three quarters, packets wait for one, and a round trip of 25 ms
 /// becomes longer.
 const SCENARIOS_AT_ONCE: usize = 6;
+/// The same for scenarios that hardly send anything: [`Lab::run_idle`].
+const IDLE_AT_ONCE: usize = 60;
 /// The part of a scenario's time that a quick run in real time has, and its bounds.
 const QUICK: u32 = 4;
 const QUICK_RANGE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
@@ -149,7 +151,7 @@ impl Lab<'_> {
         let scenario =
             |index: usize, seed: u64| &by_seed[seed.wrapping_sub(self.seeds.first) as usize][index];
         let count = schemes.len() * points.len();
-        Ok(rows(self.observe_each(count, scenario, || Unobserved)?, points.len()))
+        Ok(rows(self.observe_each(SCENARIOS_AT_ONCE, count, scenario, || Unobserved)?, points.len()))
     }
 
     /// Runs each scenario with each seed: in virtual time on all cores, on the kernel several at a time. The
@@ -158,18 +160,26 @@ impl Lab<'_> {
         self.observe(scenarios, || Unobserved)
     }
 
+    /// The same for scenarios that are nearly idle, because their packets wait for seconds: on the kernel
+    /// many more of them run at a time.
+    pub(super) fn run_idle(&self, scenarios: &[Scenario]) -> Result<Vec<Runs>, Error> {
+        self.observe_each(IDLE_AT_ONCE, scenarios.len(), |index, _| &scenarios[index], || Unobserved)
+    }
+
     /// The same, with an observer for each run.
     pub(super) fn observe<O: Observer + Send + Sync + 'static>(
         &self,
         scenarios: &[Scenario],
         observer: impl Fn() -> O + Sync,
     ) -> Result<Vec<Runs<O>>, Error> {
-        self.observe_each(scenarios.len(), |index, _| &scenarios[index], observer)
+        self.observe_each(SCENARIOS_AT_ONCE, scenarios.len(), |index, _| &scenarios[index], observer)
     }
 
-    /// Runs `count` scenarios, of which `scenario` has one for each index and seed.
+    /// Runs `count` scenarios, of which `scenario` has one for each index and seed; on the kernel `at_once` at
+    /// a time.
     fn observe_each<'s, O: Observer + Send + Sync + 'static>(
         &self,
+        at_once: usize,
         count: usize,
         scenario: impl Fn(usize, u64) -> &'s Scenario + Sync,
         observer: impl Fn() -> O + Sync,
@@ -187,7 +197,7 @@ impl Lab<'_> {
             })?,
             // The pool's threads begin far apart in the list: its schemes load the machine at the same time,
             // not in turn.
-            World::Kernel => pool_of(SCENARIOS_AT_ONCE)?.install(|| {
+            World::Kernel => pool_of(at_once)?.install(|| {
                 self.in_parallel(jobs, |job| {
                     let ((index, seed), mut observer) = (place(job), observer());
                     Ok((on_kernel::run(scenario(index, seed), seed, &mut observer)?, observer))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bentpipe_kernel::congestion;
 use bentpipe_link::explicit::{CrossTrafficAqm, RateAllocatorConfig};
 use bentpipe_sim::Scenario;
-use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec, UdpSpec};
+use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec, Side, UdpSpec};
 use bentpipe_tcp::congestion::{Algorithm, Components, XcpSender};
 use bentpipe_tcp::{Config, MetricsCache, Recovery, RtoLimits, SynSchedule};
 use bentpipe_testbed::Subnet;
@@ -53,6 +53,10 @@ pub(super) struct Host {
     pub settings: BTreeMap<&'static str, (String, String)>,
     /// Options of the handshake that one of its endpoints has.
     options: [bool; OPTIONS.len()],
+    /// The maximum RTO of its senders, where it has any.
+    rto_max: Option<Duration>,
+    /// The schedules of its SYNs, and of its answers to SYNs, each once.
+    schedules: [Vec<SynSchedule>; 2],
     /// The largest windows, bytes, at first and ever: of its receivers and its senders.
     buffers: [[u64; 2]; 2],
     /// The legs of the daemon that splits here, by link; none where nothing is split.
@@ -114,6 +118,14 @@ struct LegPlan {
     send_buffer: Option<u64>,
     receive_buffer: Option<u64>,
 }
+
+/// The kinds of [`Host::schedules`]: SYNs, and the answers to SYNs.
+const SYN: usize = 0;
+const ANSWER: usize = 1;
+/// The bounds of `tcp_rto_max_ms`, the larger of which is the default.
+const RTO_MAX: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(120)];
+/// The most SYNs that a host can be told to send (`MAX_TCP_SYNCNT`).
+const MOST_SYNS: u32 = 127;
 
 /// Whether an endpoint has an option of the handshake.
 type Has = fn(&Config) -> bool;
@@ -236,7 +248,7 @@ impl Plan {
                 self.hosts[far].routes.insert(source, back);
                 self.hosts[near].forwards |= near != node_before(scenario, first);
             }
-            self.add_leg(scenario, leg)?;
+            self.add_leg(scenario, leg, flow.opened_by)?;
             self.note_differences(leg);
         }
         for (splitter, legs) in flow.splitters.iter().zip(flow.legs.windows(2)) {
@@ -325,7 +337,7 @@ impl Plan {
     }
 
     /// The settings of the hosts at the ends of a leg.
-    fn add_leg(&mut self, scenario: &Scenario, leg: &LegSpec) -> Result<(), Error> {
+    fn add_leg(&mut self, scenario: &Scenario, leg: &LegSpec, opened_by: Side) -> Result<(), Error> {
         let (sends, receives) = (node_before(scenario, leg.path[0]), node_behind(scenario, *last_hop(leg)));
         let (sender, receiver) = (&leg.sender, &leg.receiver);
         for (node, config) in [(sends, sender), (receives, receiver)] {
@@ -342,16 +354,35 @@ impl Plan {
             *known_first = (*known_first).max(first.unwrap_or(most));
             *known_most = (*known_most).max(most);
         }
+        let ends = [(sends, sender), (receives, receiver)];
+        let [(opens, caller), (answers, callee)] = match opened_by {
+            Side::Source => ends,
+            Side::Destination => [ends[1], ends[0]],
+        };
+        for (node, kind, schedule) in [(opens, SYN, caller.syn), (answers, ANSWER, callee.syn_ack)] {
+            let known = &mut self.hosts[node].schedules[kind];
+            if !known.contains(&schedule) {
+                known.push(schedule);
+            }
+        }
         let (host, name) = (&mut self.hosts[sends], &scenario.nodes[sends]);
+        let rto_max = sender.rto.max.clamp(RTO_MAX[0], RTO_MAX[1]);
+        host.rto_max = Some(rto_max);
         let mut values = vec![
             ("net.ipv4.tcp_slow_start_after_idle", u8::from(sender.restart_after_idle).to_string()),
-            ("net.ipv4.tcp_rto_max_ms", sender.rto.max.as_millis().clamp(1000, 120_000).to_string()),
+            ("net.ipv4.tcp_rto_max_ms", rto_max.as_millis().to_string()),
             ("net.ipv4.tcp_no_metrics_save", u8::from(sender.metrics_cache == MetricsCache::Off).to_string()),
             (
                 "net.ipv4.tcp_no_ssthresh_metrics_save",
                 u8::from(sender.metrics_cache != MetricsCache::RoundTripAndSsthresh).to_string(),
             ),
         ];
+        if sender.recovery == Recovery::Rack {
+            let probe = if sender.tail_loss_probe { "3" } else { "0" };
+            let forward_rto = if sender.forward_rto { "2" } else { "0" };
+            values.push(("net.ipv4.tcp_early_retrans", probe.to_owned()));
+            values.push(("net.ipv4.tcp_frto", forward_rto.to_owned()));
+        }
         values.extend(sender.retries.map(|retries| ("net.ipv4.tcp_retries2", retries.min(255).to_string())));
         values.into_iter().try_for_each(|(key, value)| host.set(name, key, value))
     }
@@ -389,6 +420,9 @@ impl Plan {
                     host.set("", key, format!("4096 {first} {most}"))?;
                 }
             }
+            if !host.settle_schedules()? {
+                self.differences.insert("SYNs are repeated as Linux repeats them".to_owned());
+            }
         }
         Ok(())
     }
@@ -406,6 +440,10 @@ impl Plan {
             sender.recovery != Recovery::Rack || !sack,
             "loss recovery is Linux' own: RACK with its probes, undo and F-RTO, and without SACK NewReno",
         );
+        note(
+            sender.recovery == Recovery::Rack && !sender.undo,
+            "a reduction of the window that was spurious is taken back",
+        );
         note(!sender.proportional_rate_reduction, "the window is reduced proportionally (RFC 9937)");
         note(!sender.limited_transmit, "limited transmit (RFC 3042) cannot be switched off");
         note(
@@ -417,10 +455,6 @@ impl Plan {
             sender.rto.initial != RtoLimits::LINUX.initial
                 || sender.rto.granularity != RtoLimits::LINUX.granularity,
             "the first timeout is 1 s, and at least 200 ms are added to the round trip",
-        );
-        note(
-            sender.syn != SynSchedule::LINUX || sender.syn_ack != SynSchedule::LINUX_SYN_ACK,
-            "SYNs are repeated as Linux repeats them",
         );
         note(
             sender.ssthresh.is_some() || sender.srtt.is_some(),
@@ -468,6 +502,47 @@ impl Control {
         let congestion = last(&flow.legs).sender.congestion;
         congestion.wants_feedback().then(|| Self { name: kernel_name(congestion), capacity: None })
     }
+}
+
+impl Host {
+    /// Sets the schedules of SYNs and of their answers, where its endpoints agree and Linux can have them;
+    /// false if a schedule remains Linux' own.
+    fn settle_schedules(&mut self) -> Result<bool, Error> {
+        let rto_max = self.rto_max.unwrap_or(RTO_MAX[1]);
+        let mut all = true;
+        for (kind, wanted) in std::mem::take(&mut self.schedules).into_iter().enumerate() {
+            let known = match &wanted[..] {
+                [] => continue,
+                [one] => schedule_settings(one, kind, rto_max),
+                _ => None,
+            };
+            all &= known.is_some();
+            for (key, value) in known.into_iter().flatten() {
+                self.set("", key, value.to_string())?;
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The settings with which Linux repeats SYNs, or their answers, by exactly this schedule, on a host with this
+/// maximum RTO. `None`: it cannot. Its first wait is always a second, and none exceeds the maximum RTO.
+fn schedule_settings(
+    schedule: &SynSchedule,
+    kind: usize,
+    rto_max: Duration,
+) -> Option<Vec<(&'static str, u32)>> {
+    // The last wait follows the last repetition.
+    let repetitions = schedule.waits.filter(|waits| *waits <= MOST_SYNS)?.checked_sub(1)?;
+    let linux = SynSchedule { first: SynSchedule::LINUX.first, max: rto_max, ..*schedule };
+    if (0..=repetitions).any(|n| linux.wait(n) != schedule.wait(n)) {
+        return None;
+    }
+    if kind == ANSWER {
+        return (schedule.linear == 0).then(|| vec![("net.ipv4.tcp_synack_retries", repetitions)]);
+    }
+    let doubling = repetitions.checked_sub(schedule.linear).filter(|doubling| *doubling > 0)?;
+    Some(vec![("net.ipv4.tcp_syn_retries", doubling), ("net.ipv4.tcp_syn_linear_timeouts", schedule.linear)])
 }
 
 impl LegPlan {
@@ -823,6 +898,52 @@ rate = "80kbit/s"
         let [server, client] = ["server", "client"].map(|name| node(&scenario, name));
         assert_eq!(plan.hosts[client].settings["net.ipv4.tcp_rmem"].0, "4096 131072 33554432");
         assert_eq!(plan.hosts[server].settings["net.ipv4.tcp_wmem"].0, "4096 32768 8388608");
+    }
+
+    const RADIUS: &str = include_str!("../../../../scenarios/radius07.toml");
+
+    #[test]
+    fn schedules_of_syns_become_settings_where_linux_can_have_them_exactly() {
+        let planned = |settings: &[&str]| {
+            let scenario = scenario(RADIUS, &[&["flow.file.tcp=stock"], settings].concat());
+            let plan = Plan::of(&scenario).unwrap();
+            let [client, server] = ["client", "server"].map(|name| node(&scenario, name));
+            let value = |node: usize, key| plan.hosts[node].settings.get(key).map(|(value, _)| value.clone());
+            let settings = [
+                value(client, "net.ipv4.tcp_syn_retries"),
+                value(client, "net.ipv4.tcp_syn_linear_timeouts"),
+                value(server, "net.ipv4.tcp_synack_retries"),
+            ];
+            (
+                settings.map(Option::unwrap_or_default),
+                plan.differences.iter().any(|what| what.contains("SYN")),
+            )
+        };
+        let [linux, two, none] = [["6", "4", "5"], ["2", "0", "5"], ["", "", "5"]];
+        let with = |settings: [&str; 3], differs| (settings.map(str::to_owned), differs);
+        assert_eq!(planned(&[]), with(linux, false));
+        assert_eq!(planned(&["tcp.stock.syn={linear=0,waits=3}"]), with(two, false));
+        // Nothing is repeated a second time at Linux' equal distances alone, nor by a first wait of 3 s.
+        assert_eq!(planned(&["tcp.stock.syn={linear=4,waits=5}"]), with(none, true));
+        assert_eq!(planned(&["tcp.stock.syn=opnet"]), with(none, true));
+        // The maximum RTO is that of SYNs, too.
+        assert_eq!(planned(&["tcp.stock.rto.max=4s"]), with(none, true));
+        assert_eq!(planned(&["tcp.stock.rto.max=4s", "tcp.stock.syn.max=4s"]), with(linux, false));
+    }
+
+    #[test]
+    fn parts_of_rack_that_linux_can_switch_off_become_settings() {
+        let settings = |settings: &[&str]| {
+            let scenario = scenario(RADIUS, settings);
+            let plan = Plan::of(&scenario).unwrap();
+            let known = &plan.hosts[node(&scenario, "client")].settings;
+            ["net.ipv4.tcp_early_retrans", "net.ipv4.tcp_frto"]
+                .map(|key| known.get(key).map(|(value, _)| value.clone()))
+        };
+        let off = ["flow.file.tcp=stock", "tcp.stock.tail_loss_probe=false", "tcp.stock.forward_rto=false"];
+        assert_eq!(settings(&off), [Some("0".to_owned()), Some("0".to_owned())]);
+        assert_eq!(settings(&off[..1]), [Some("3".to_owned()), Some("2".to_owned())]);
+        assert_eq!(settings(&[]), [None, None]);
     }
 
     #[test]

@@ -20,6 +20,10 @@ use crate::Error;
 
 /// The longest interval between two looks: so much of a connection's last counts may be missing.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// Looks in a round trip that is long, and the longest interval between two then. A look lists all connections
+/// of the machine's hosts, which costs two milliseconds of a CPU.
+const LOOKS_IN_ROUND_TRIP: u32 = 20;
+const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two questions whether all flows have ended: their sockets say for a moment longer
 /// what they did.
 const ENDED_INTERVAL: Duration = Duration::from_millis(20);
@@ -112,6 +116,10 @@ impl<'a> Sampler<'a> {
         let zero = self.hosts.zero;
         std::thread::sleep(zero.saturating_duration_since(Instant::now()));
         let interval = self.scenario.sample_interval;
+        let mut look_interval = INTERVAL.min(interval);
+        if !observer.wants_samples() {
+            look_interval = look_interval.max(self.long_interval());
+        }
         let (mut look_at, mut sample_at) = (zero, zero);
         loop {
             // On a busy machine the last look may be late. Then the run has lasted for longer: what arrived
@@ -128,7 +136,7 @@ impl<'a> Sampler<'a> {
                 self.samples.until = now;
                 return Ok(self.samples);
             }
-            next(&mut look_at, INTERVAL.min(interval));
+            next(&mut look_at, look_interval);
             let end = zero + self.scenario.duration;
             while Instant::now() < look_at.min(end) && !self.all_over() {
                 std::thread::sleep(
@@ -136,6 +144,13 @@ impl<'a> Sampler<'a> {
                 );
             }
         }
+    }
+
+    /// How often to look at connections whose round trips are long.
+    fn long_interval(&self) -> Duration {
+        let legs = self.scenario.flows.iter().flat_map(|flow| &flow.legs);
+        let shortest = legs.map(|leg| round_trip(self.scenario, leg)).min().unwrap_or_default();
+        (shortest / LOOKS_IN_ROUND_TRIP).min(LONGEST_INTERVAL)
     }
 
     fn all_over(&self) -> bool {

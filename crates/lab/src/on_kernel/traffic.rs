@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -94,17 +94,17 @@ impl End<'_> {
     pub(super) fn accept(&self, side: Side, listener: OwnedFd) -> io::Result<()> {
         let listener = TcpListener::from(listener);
         listener.set_nonblocking(true)?;
-        loop {
+        while !self.is_over() {
+            if !is_ready(&listener, PollFlags::IN)? {
+                continue;
+            }
             match listener.accept() {
                 Ok((stream, _)) => return self.play(side, stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
-            if self.is_over() {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(1));
         }
+        Ok(())
     }
 
     /// Opens the connection at the flow's time and plays this end's part.
@@ -130,16 +130,12 @@ impl End<'_> {
             Err(Errno::INPROGRESS) => {}
             outcome => return Ok(outcome.map(|()| true)?),
         }
-        let patience = Timespec { tv_sec: 0, tv_nsec: PATIENCE.as_nanos() as i64 };
-        loop {
-            let mut ready = [PollFd::new(socket, PollFlags::OUT)];
-            if poll(&mut ready, Some(&patience))? > 0 {
+        while !self.is_over() {
+            if is_ready(socket, PollFlags::OUT)? {
                 return sockopt::take_error(socket)?.map_or(Ok(true), Err);
             }
-            if self.is_over() {
-                return Ok(false);
-            }
         }
+        Ok(false)
     }
 
     fn play(&self, side: Side, stream: TcpStream) -> io::Result<()> {
@@ -250,6 +246,12 @@ impl End<'_> {
         }
         Ok(socket)
     }
+}
+
+/// Waits for a socket, but not longer than [`PATIENCE`].
+fn is_ready(socket: &impl AsFd, what: PollFlags) -> io::Result<bool> {
+    let patience = Timespec { tv_sec: 0, tv_nsec: PATIENCE.as_nanos() as i64 };
+    Ok(poll(&mut [PollFd::new(socket, what)], Some(&patience))? > 0)
 }
 
 /// Bytes that repeat after a [`CHUNK`] and not sooner: a piece that is missing, repeated or out of place

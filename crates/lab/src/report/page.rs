@@ -554,7 +554,7 @@ mod tests {
     #[test]
     fn a_world_without_a_verdict_says_why() {
         let named = |name: &str| Results { name: name.into(), ..results() };
-        let page = page("alone", &[named("psats09-fig4"), named("radius07-reach")]);
+        let page = page("alone", &[named("psats09-fig4"), named("psats09-fig3")]);
         assert_eq!(page.matches("on the kernel: not run here").count(), 3);
         assert_eq!(page.matches("on the kernel: virtual time only").count(), 3);
         assert!(!page.contains("claims in both worlds"));

@@ -60,6 +60,40 @@ fn an_answer_given_twice_does_not_measure_the_round_trip() {
     assert_eq!(peer.endpoint.variables().srtt, Duration::ZERO);
 }
 
+/// What leaves in the first flight of a caller whose SYN was repeated so often before an answer came, to the
+/// first SYN or the last one.
+fn first_flight(config: Config, repetitions: u32, to_first: bool) -> usize {
+    let mut peer = Peer::before(Endpoint::connect(config, OURS, Time::ZERO), config);
+    peer.sent();
+    let answer = peer.opening(Flags::SYN | Flags::ACK);
+    for _ in 0..repetitions {
+        peer.expire();
+        assert_eq!(peer.sent().len(), 1, "the SYN again");
+    }
+    let late = peer.opening(Flags::SYN | Flags::ACK);
+    peer.pass(RTT).arrives(if to_first { answer } else { late }).sent();
+    peer.endpoint.write(20 * MSS);
+    peer.data().len()
+}
+
+/// RFC 6928 §2 has one segment after a SYN that was lost. Linux asks whether it was: a second of waiting is
+/// little (RFC 6298), and a timestamp tells which SYN was answered.
+#[test]
+fn the_initial_window_survives_a_syn_that_was_repeated_in_vain() {
+    let linux = Config { recovery: Recovery::Rack, undo: true, ..config() };
+    let with_timestamps = |config| Config { timestamps: true, ..config };
+    for (config, flights) in [
+        (config(), [1, 1, 1]),
+        (with_timestamps(config()), [1, 1, 1]),
+        (linux, [10, 1, 1]),
+        (with_timestamps(linux), [10, 10, 1]),
+    ] {
+        let found = [(1, true), (2, true), (2, false)].map(|(n, to_first)| first_flight(config, n, to_first));
+        assert_eq!(found, flights, "{config:?}");
+        assert_eq!(first_flight(config, 0, true), 10);
+    }
+}
+
 /// RFC 9293 §3.10.7.4: also before the handshake is over a reset must lie within the window.
 #[test]
 fn a_blind_reset_does_not_end_a_handshake() {

@@ -1,5 +1,7 @@
 //! RADIUS07: Peoples, Wood, Parr, Scotney, Moore, "TCP's protocol radius", IWSSC 2007.
 
+mod linux;
+
 use bentpipe_sim::{FlowResult, Scenario};
 
 use super::{Experiment, Lab, Output, Runs, Scheme};
@@ -12,7 +14,7 @@ use crate::table::{Cell, Column, Table};
 
 const SOURCE: &str = "Peoples, Wood, Parr, Scotney, Moore: TCP's protocol radius, IWSSC 2007";
 const SCENARIO: (&str, &str) =
-    ("scenarios/radius07.toml", include_str!("../../../../scenarios/radius07.toml"));
+    ("scenarios/radius07.toml", include_str!("../../../../../scenarios/radius07.toml"));
 
 pub(super) const REACH: Experiment = Experiment {
     name: "radius07-reach",
@@ -20,7 +22,7 @@ pub(super) const REACH: Experiment = Experiment {
     source: SOURCE,
     seeds: 1,
     run: reach,
-    on_kernel: None,
+    on_kernel: Some((3, linux::reach)),
 };
 
 pub(super) const STEP: Experiment = Experiment {
@@ -29,7 +31,7 @@ pub(super) const STEP: Experiment = Experiment {
     source: SOURCE,
     seeds: 1,
     run: step,
-    on_kernel: None,
+    on_kernel: Some((3, linux::step)),
 };
 
 /// A client, with the reach that follows from its SYN schedule in seconds of light, one way.
@@ -225,7 +227,8 @@ fn step(lab: &Lab<'_>) -> Result<Output, Error> {
         lab.run(&scenarios)?.iter().map(|runs| runs.0[0].0.flows[0].clone()).collect();
     let measured: Vec<Measured<'_>> = cases.iter().zip(&flows).collect();
     let ceilings = ceilings(lab)?;
-    Ok(Output {
+    let rest = linux::step(lab)?;
+    let output = Output {
         claims: vec![
             full_within(&measured),
             less_beyond(&measured),
@@ -243,12 +246,17 @@ fn step(lab: &Lab<'_>) -> Result<Output, Error> {
             Part::new("time", time_plot(&measured)),
             Part::new("ceiling", ceiling_plot(&ceilings)),
         ],
+    };
+    Ok(Output {
+        claims: [output.claims, rest.claims].concat(),
+        tables: [output.tables, rest.tables].concat(),
+        figures: [output.figures, rest.figures].concat(),
     })
 }
 
 /// Goodput over throughput: the share of the bytes sent that was not sent in vain.
 fn efficiency(flow: &FlowResult) -> f64 {
-    flow.bytes as f64 / flow.legs[0].bytes_sent as f64
+    flow.bytes as f64 / flow.legs[0].bytes_sent.max(1) as f64
 }
 
 fn delay_s(case: &Case) -> f64 {
