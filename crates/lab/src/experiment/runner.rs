@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::{FlowResult, Observer, RunResult, Scenario, Unobserved, run};
+use bentpipe_units::Time;
 use rayon::prelude::*;
 
 use super::Progress;
@@ -91,6 +92,8 @@ const IDLE_AT_ONCE: usize = 60;
 /// The part of a scenario's time that a quick run in real time has, and its bounds.
 const QUICK: u32 = 4;
 const QUICK_RANGE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
+/// The least for one in which something happens at a prescribed time.
+const QUICK_EVENTFUL: Duration = Duration::from_secs(120);
 
 impl Lab<'_> {
     pub(super) fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
@@ -107,7 +110,10 @@ impl Lab<'_> {
         let source = Source::parse(file.0, file.1).map_err(|error| Error::Scenario(error.to_string()))?;
         let mut scenario = source.with(&settings).map_err(|error| Error::Scenario(error.to_string()))?;
         if self.quick && self.world == World::Kernel {
-            let [least, most] = QUICK_RANGE;
+            let [mut least, most] = QUICK_RANGE;
+            if is_eventful(&scenario) {
+                least = QUICK_EVENTFUL;
+            }
             scenario.duration = (scenario.duration / QUICK).clamp(least, most).min(scenario.duration);
         }
         Ok(scenario)
@@ -256,6 +262,13 @@ impl Lab<'_> {
         }
         Ok(results)
     }
+}
+
+/// Whether a shorter run may miss what it is about.
+fn is_eventful(scenario: &Scenario) -> bool {
+    let directions = scenario.links.iter().flat_map(|link| [&link.config.forward, &link.config.reverse]);
+    let late = scenario.flows.iter().any(|flow| flow.start > Time::ZERO);
+    late || directions.into_iter().any(|way| !way.losses.is_empty() || !way.outages.is_empty())
 }
 
 fn pool_of(threads: usize) -> Result<rayon::ThreadPool, Error> {
