@@ -58,7 +58,7 @@ struct Run {
     /// Where figures, tables and pages go.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
-    /// On the kernel, run scenarios in a quarter of their time, 30 s to 5 min each, with one seed unless told
+    /// On the kernel, run scenarios in a quarter of their time, 30 s to 2 min each, with one seed unless told
     /// otherwise: a look, not a result.
     #[arg(long)]
     quick: bool,

@@ -87,18 +87,22 @@ impl<'a> Lab<'a> {
 /// Mbit/s; where two CPUs are loaded to three quarters, packets wait for one, and a round trip of 25 ms
 /// becomes longer.
 const SCENARIOS_AT_ONCE: usize = 6;
+/// The same in a quick look, which nobody measures by.
+const QUICK_AT_ONCE: usize = 10;
 /// The same for scenarios that hardly send anything: [`Lab::run_idle`].
 const IDLE_AT_ONCE: usize = 60;
 /// The part of a scenario's time that a quick run in real time has, and its bounds.
 const QUICK: u32 = 4;
-const QUICK_RANGE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
-/// The least for one in which something happens at a prescribed time.
-const QUICK_EVENTFUL: Duration = Duration::from_secs(120);
+const QUICK_RANGE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(120)];
 
 impl Lab<'_> {
     pub(super) fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
         let Seeds { first, count } = self.seeds;
         (0..count).map(move |index| first.wrapping_add(index))
+    }
+
+    fn at_once(&self) -> usize {
+        if self.quick { QUICK_AT_ONCE } else { SCENARIOS_AT_ONCE }
     }
 
     /// A scenario of `scenarios/` with parameters set, each as `key=value`.
@@ -110,10 +114,8 @@ impl Lab<'_> {
         let source = Source::parse(file.0, file.1).map_err(|error| Error::Scenario(error.to_string()))?;
         let mut scenario = source.with(&settings).map_err(|error| Error::Scenario(error.to_string()))?;
         if self.quick && self.world == World::Kernel {
-            let [mut least, most] = QUICK_RANGE;
-            if is_eventful(&scenario) {
-                least = QUICK_EVENTFUL;
-            }
+            let [least, most] = QUICK_RANGE;
+            let least = if is_eventful(&scenario) { most } else { least };
             scenario.duration = (scenario.duration / QUICK).clamp(least, most).min(scenario.duration);
         }
         Ok(scenario)
@@ -157,7 +159,7 @@ impl Lab<'_> {
         let scenario =
             |index: usize, seed: u64| &by_seed[seed.wrapping_sub(self.seeds.first) as usize][index];
         let count = schemes.len() * points.len();
-        Ok(rows(self.observe_each(SCENARIOS_AT_ONCE, count, scenario, || Unobserved)?, points.len()))
+        Ok(rows(self.observe_each(self.at_once(), count, scenario, || Unobserved)?, points.len()))
     }
 
     /// Runs each scenario with each seed: in virtual time on all cores, on the kernel several at a time. The
@@ -178,7 +180,7 @@ impl Lab<'_> {
         scenarios: &[Scenario],
         observer: impl Fn() -> O + Sync,
     ) -> Result<Vec<Runs<O>>, Error> {
-        self.observe_each(SCENARIOS_AT_ONCE, scenarios.len(), |index, _| &scenarios[index], observer)
+        self.observe_each(self.at_once(), scenarios.len(), |index, _| &scenarios[index], observer)
     }
 
     /// Runs `count` scenarios, of which `scenario` has one for each index and seed; on the kernel `at_once` at
