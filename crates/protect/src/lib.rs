@@ -33,6 +33,7 @@
 //! | [`gf256`] | y ⊕= c·x with whatever vectors the processor has |
 //! | [`window`], [`encoder`], [`decoder`] | the code: RLC over GF(2⁸) in the manner of RFC 8681, variable length, on-the-fly elimination |
 //! | [`frame`] | what is in a frame, as bytes and as [`Frame`](frame::Frame) |
+//! | [`wire`] | what every frame has, and why one is refused |
 //! | [`seal`] | keys, AEAD, replay window |
 //! | [`handshake`] | which sessions of the two boxes belong together |
 //! | [`loss`] | what a receiver counts, and what a sender makes of it: how many repair symbols |
@@ -79,5 +80,9 @@
 mod coefficients;
 pub mod decoder;
 pub mod encoder;
+pub mod frame;
 pub mod gf256;
+pub mod handshake;
+pub mod seal;
 pub mod window;
+pub mod wire;
