@@ -1,6 +1,7 @@
 //! Frames: what one box tells the other, as bytes and as values.
 //!
-//! All numbers are big-endian. The first byte of a frame has the version in its upper and the kind in its lower half.
+//! All numbers are big-endian. The first byte of a frame has the version in its upper and the kind in its
+//! lower half.
 //!
 //! ```text
 //! hello     │ 0x10 │ cipher 1 │ nonce 16 │ number 8 │ sealed: flags 1, echo 16                       │ tag 16 │
@@ -17,8 +18,8 @@ use std::ops::Range;
 use crate::window::{Esi, Window};
 use crate::wire::{FrameError, HEADER, TAG, VERSION, expand_low};
 
-/// Bytes that a frame adds to a packet at most: those around a repair symbol with all ranges. The MTU of the leg less
-/// this, and less the headers that carry frames (28 bytes of IPv4 and UDP), is the longest packet.
+/// Bytes that a frame adds to a packet at most: those around a repair symbol with all ranges. The MTU of the
+/// leg less this, and less the headers that carry frames (28 bytes of IPv4 and UDP), is the longest packet.
 pub const MAX_OVERHEAD: usize = HEADER + 2 + 5 + 2 + 4 * (Window::MAX_RANGES - 1) + 2 + TAG;
 
 /// Bytes that the source frame adds to its packet.
@@ -112,8 +113,8 @@ pub enum Frame<'a> {
     Report(Report),
 }
 
-/// How one box fares with what the other sends, and where it is with what it sends itself. All counts are sums since
-/// the session began, so that a report that is lost leaves no gap.
+/// How one box fares with what the other sends, and where it is with what it sends itself. All counts are
+/// sums since the session began, so that a report that is lost leaves no gap.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
     /// When it was sent, by the clock of who sent it, in microseconds, lower half.
@@ -126,8 +127,8 @@ pub struct Report {
     pub lost: u64,
     /// Rows of lost frames without one between them that came.
     pub bursts: u64,
-    /// For each class the number that the next packet of the reporting box will have: what ends a burst of traffic
-    /// may be lost, and nothing behind it would tell.
+    /// For each class the number that the next packet of the reporting box will have: what ends a burst of
+    /// traffic may be lost, and nothing behind it would tell.
     pub next: [Esi; 2],
     /// For each class the number before which it needs nothing any more.
     pub needs_from: [Esi; 2],

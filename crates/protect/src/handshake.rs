@@ -1,10 +1,11 @@
 //! Which sessions of the two boxes belong together.
 //!
-//! Each box has a nonce that no session has used yet. A hello tells it, together with the nonce that was last heard
-//! from the peer, and is authenticated by the pre-shared key. A hello whose echo is our unused nonce is an answer to
-//! what we have said since we drew it, so the peer is there now and its own nonce is of now, too: both make a
-//! session. Its keys depend on both nonces, so that no key comes twice, whichever box starts anew, and no frame of
-//! an earlier session is authentic. A hello that someone replays is answered at most, and changes nothing.
+//! Each box has a nonce that no session has used yet. A hello tells it, together with the nonce that was last
+//! heard from the peer, and is authenticated by the pre-shared key. A hello whose echo is our unused nonce is
+//! an answer to what we have said since we drew it, so the peer is there now and its own nonce is of now,
+//! too: both make a session. Its keys depend on both nonces, so that no key comes twice, whichever box starts
+//! anew, and no frame of an earlier session is authentic. A hello that someone replays is answered at most,
+//! and changes nothing.
 //!
 //! ```text
 //! box A                                        box B
@@ -66,8 +67,8 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Before the first hello. `entropy` is drawn at random for each start of the box, by the system's generator;
-    /// who uses the same one twice with the same secret gives the secret away.
+    /// Before the first hello. `entropy` is drawn at random for each start of the box, by the system's
+    /// generator; who uses the same one twice with the same secret gives the secret away.
     pub fn new(secret: Secret, entropy: [u8; 32]) -> Self {
         let nonces = secret.schedule(&[b"nonces", &entropy]);
         let mut handshake = Self {
@@ -150,9 +151,12 @@ impl Handshake {
         Ok(Greeting::Asks)
     }
 
-    /// Takes a frame of a session that does not run: if it is the one that the peer has begun, it begins here, too.
-    /// The session, the frame's number and its content.
-    pub(crate) fn on_frame<'a>(&mut self, frame: &'a mut [u8]) -> Result<(Box<Session>, u64, &'a [u8]), FrameError> {
+    /// Takes a frame of a session that does not run: if it is the one that the peer has begun, it begins
+    /// here, too. The session, the frame's number and its content.
+    pub(crate) fn on_frame<'a>(
+        &mut self,
+        frame: &'a mut [u8],
+    ) -> Result<(Box<Session>, u64, &'a [u8]), FrameError> {
         let id = frame.get(1..3).map_or(0, |id| u16::from_be_bytes([id[0], id[1]]));
         let prepared = self.prepared.as_mut().ok_or(FrameError::UnknownKey { id })?;
         let (number, body) = prepared.opener.open(frame)?;
@@ -283,7 +287,10 @@ mod tests {
         // A's last hello was lost: B goes on asking.
         assert!(matches!(tell(&mut b, &mut a, true), Greeting::Asks));
         assert!(matches!(tell(&mut a, &mut b, false), Greeting::Begins(_)));
-        assert!(matches!(tell(&mut b, &mut a, false), Greeting::Nothing), "an answer to an answer would never end");
+        assert!(
+            matches!(tell(&mut b, &mut a, false), Greeting::Nothing),
+            "an answer to an answer would never end"
+        );
     }
 
     #[test]

@@ -37,7 +37,7 @@
 //! | [`seal`] | keys, AEAD, replay window |
 //! | [`handshake`] | which sessions of the two boxes belong together |
 //! | [`loss`] | what a receiver counts, and what a sender makes of it: how many repair symbols |
-//! | [`sender`], [`receiver`] | one direction, both classes |
+//! | `sender`, `receiver` | one direction, both classes |
 //! | [`leg`] | both directions and the session: what a daemon holds |
 //!
 //! # Classes
@@ -78,11 +78,24 @@
 #![deny(clippy::disallowed_methods)]
 
 mod coefficients;
+mod config;
 pub mod decoder;
 pub mod encoder;
 pub mod frame;
 pub mod gf256;
 pub mod handshake;
+pub mod leg;
+pub mod loss;
+mod receiver;
 pub mod seal;
+mod sender;
 pub mod window;
 pub mod wire;
+
+pub use config::{ClassConfig, Config};
+pub use frame::Class;
+pub use leg::{Leg, LegStats, Sent};
+pub use receiver::ReceiverStats;
+pub use seal::{Cipher, Secret};
+pub use sender::SenderStats;
+pub use wire::FrameError;

@@ -1,8 +1,8 @@
 //! Keys, encryption, and the replay window.
 //!
-//! A frame is sealed by an AEAD (RFC 5116) with its header as associated data. Its nonce is its number, which no two
-//! frames of a key share: numbers begin at 0 in each session and direction, a session has nonces of both boxes that
-//! were never used before, and these go into the keys (`handshake`).
+//! A frame is sealed by an AEAD (RFC 5116) with its header as associated data. Its nonce is its number, which
+//! no two frames of a key share: numbers begin at 0 in each session and direction, a session has nonces of
+//! both boxes that were never used before, and these go into the keys (`handshake`).
 //!
 //! ```text
 //! secret of a direction = HKDF-Extract(salt = nonce of the sender ‖ nonce of the receiver, pre-shared key)
@@ -10,8 +10,8 @@
 //! IV of an epoch        = HKDF-Expand(secret, "bentpipe protect 1 iv" ‖ epoch), exclusive-ored with the number
 //! ```
 //!
-//! (RFC 5869.) An epoch is 2²⁴ frames, so that no key meets the limits on AES-GCM (RFC 8446 §5.5), and nobody has to
-//! agree on a change of keys: the number says it.
+//! (RFC 5869.) An epoch is 2²⁴ frames, so that no key meets the limits on AES-GCM (RFC 8446 §5.5), and nobody
+//! has to agree on a change of keys: the number says it.
 
 use ring::aead::{self, Aad, LessSafeKey, Nonce as AeadNonce, UnboundKey};
 use ring::hkdf::{self, HKDF_SHA256, KeyType, Prk, Salt};
@@ -72,7 +72,8 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A pre-shared key of 256 random bits; no password is one. With [`Cipher::Insecure`] it is not looked at, and
+    /// A pre-shared key of 256 random bits; no password is one. With [`Cipher::Insecure`] it is not looked
+    /// at, and
     /// [`insecure`](Self::insecure) says so more plainly.
     pub fn new(cipher: Cipher, key: [u8; 32]) -> Self {
         Self { cipher, key }
@@ -167,7 +168,12 @@ impl EpochKey {
     }
 
     /// Opens a frame in place; the result is what is behind its header.
-    pub(crate) fn open<'a>(&self, number: u64, frame: &'a mut [u8], header: usize) -> Result<&'a [u8], FrameError> {
+    pub(crate) fn open<'a>(
+        &self,
+        number: u64,
+        frame: &'a mut [u8],
+        header: usize,
+    ) -> Result<&'a [u8], FrameError> {
         let bytes = frame.len();
         let Some((readable, secret)) = frame.split_at_mut_checked(header) else {
             return Err(FrameError::Truncated { what: "header", bytes });
@@ -245,8 +251,8 @@ impl Opener {
     /// Opens a frame in place: its number, and what is behind its header.
     ///
     /// # Errors
-    /// It is shorter than a header, of another session, has come before or too late, or is not authentic. It has
-    /// changed nothing then, but for the bytes of the frame.
+    /// It is shorter than a header, of another session, has come before or too late, or is not authentic. It
+    /// has changed nothing then, but for the bytes of the frame.
     pub(crate) fn open<'a>(&mut self, frame: &'a mut [u8]) -> Result<(u64, &'a [u8]), FrameError> {
         let Some(header) = frame.first_chunk::<HEADER>() else {
             return Err(FrameError::Truncated { what: "header", bytes: frame.len() });

@@ -8,8 +8,8 @@ pub const HEADER: usize = 1 + 2 + 4;
 /// Bytes of the tag that authenticates a frame.
 pub const TAG: usize = 16;
 
-/// The number next to `expected` that has these lower 32 bits (as RFC 9000 appendix A.3); `None` if it would be
-/// negative.
+/// The number next to `expected` that has these lower 32 bits (as RFC 9000 appendix A.3); `None` if it would
+/// be negative.
 pub(crate) fn expand_low(low: u32, expected: u64) -> Option<u64> {
     let difference = low.wrapping_sub(expected as u32) as i32;
     expected.checked_add_signed(i64::from(difference))

@@ -1,0 +1,77 @@
+//! What an operator may choose of a protected leg.
+
+use std::time::Duration;
+
+use crate::encoder::Memory;
+use crate::frame::Class;
+
+/// The settings of one end of a leg. Both ends should have the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Of the class `latency`.
+    pub latency: ClassConfig,
+    /// Of the class `bulk`.
+    pub bulk: ClassConfig,
+    /// Repair symbols for each packet at most, whatever the peer says of losses.
+    pub max_redundancy: f64,
+    /// The round trip before one has been measured.
+    pub initial_rtt: Duration,
+    /// How often a packet of the class `bulk` is asked for before it is skipped, 1 or more.
+    pub arq_rounds: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            latency: ClassConfig {
+                window: 256,
+                memory: Memory::of_packets(2048),
+                deviations: 4.0,
+                rtt_share: 8,
+                code_time: (Duration::from_millis(10), Duration::from_millis(100)),
+            },
+            bulk: ClassConfig {
+                window: 256,
+                memory: Memory::of_packets(8192),
+                deviations: 2.0,
+                rtt_share: 4,
+                code_time: (Duration::from_millis(10), Duration::from_millis(200)),
+            },
+            max_redundancy: 0.5,
+            initial_rtt: Duration::from_millis(600),
+            arq_rounds: 1,
+        }
+    }
+}
+
+impl Config {
+    /// The settings of a class.
+    pub fn class(&self, class: Class) -> &ClassConfig {
+        match class {
+            Class::Latency => &self.latency,
+            Class::Bulk => &self.bulk,
+        }
+    }
+}
+
+/// The settings of a class.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ClassConfig {
+    /// Packets that a repair symbol combines at most; 1024 or fewer.
+    pub window: u64,
+    /// How much is remembered at each end. For `bulk` it is two round trips of the link's rate or more.
+    pub memory: Memory,
+    /// How many standard deviations above the mean number of losses the redundancy covers.
+    pub deviations: f64,
+    /// The code has the round trip divided by this to repair a packet …
+    pub rtt_share: u32,
+    /// … within these limits.
+    pub code_time: (Duration, Duration),
+}
+
+impl ClassConfig {
+    /// The time in which the code should repair a packet.
+    pub fn code_time(&self, rtt: Duration) -> Duration {
+        (rtt / self.rtt_share).clamp(self.code_time.0, self.code_time.1)
+    }
+}

@@ -1,0 +1,296 @@
+//! The sending half of one direction: which frame comes next.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use bentpipe_units::Time;
+
+use crate::config::{ClassConfig, Config};
+use crate::encoder::Encoder;
+use crate::frame::{Class, Report};
+use crate::loss::LossEstimate;
+use crate::window::{Esi, Window};
+
+/// A burst of traffic is over when nothing has come for so long.
+const TAIL_DELAY: Duration = Duration::from_millis(4);
+/// Requests of a packet that was sent again less than this share of a round trip ago are those of before.
+const ANSWERED_FOR: f64 = 0.8;
+/// Standard deviations of losses that the repair symbols behind a retransmission cover.
+const ANSWER_DEVIATIONS: f64 = 3.0;
+
+/// A frame to be sent that is no new packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// A packet once more.
+    Retransmit(Class, Esi),
+    /// A repair symbol.
+    Repair(Class, Window),
+}
+
+/// What a sender has sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SenderStats {
+    /// Packets, each once.
+    pub packets: u64,
+    /// Repair symbols, those behind retransmissions among them.
+    pub repairs: u64,
+    /// Packets that were sent again.
+    pub retransmissions: u64,
+}
+
+/// Encoders, redundancy and retransmissions of both classes.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    classes: [ClassSender; 2],
+    pub(crate) estimate: LossEstimate,
+    pub(crate) stats: SenderStats,
+    max_redundancy: f64,
+    /// Whether the last frame was a retransmission: they get every second frame at most.
+    retransmitted: bool,
+}
+
+impl Sender {
+    pub(crate) fn new(config: &Config, estimate: LossEstimate) -> Self {
+        Self {
+            classes: Class::ALL.map(|class| ClassSender::new(class, *config.class(class))),
+            estimate,
+            stats: SenderStats::default(),
+            max_redundancy: config.max_redundancy,
+            retransmitted: false,
+        }
+    }
+
+    /// The number that the next packet of each class gets.
+    pub(crate) fn ends(&self) -> [Esi; 2] {
+        std::array::from_fn(|index| self.classes[index].encoder.end())
+    }
+
+    pub(crate) fn encoder(&mut self, class: Class) -> &mut Encoder {
+        &mut self.classes[class.index()].encoder
+    }
+
+    /// What goes before new packets.
+    pub(crate) fn urgent(&mut self, now: Time, rtt: Duration) -> Option<Job> {
+        let (estimate, most) = (&self.estimate, self.max_redundancy);
+        self.classes.iter_mut().for_each(|class| class.owe(now, rtt, estimate, most));
+        let repair = self.classes.iter_mut().find_map(ClassSender::owed_repair);
+        repair.or_else(|| {
+            let yields = std::mem::take(&mut self.retransmitted);
+            if yields { None } else { self.retransmission() }
+        })
+    }
+
+    /// What is sent where there is no new packet.
+    pub(crate) fn idle(&mut self) -> Option<Job> {
+        self.retransmission().or_else(|| self.classes.iter_mut().find_map(|class| class.extra(true)))
+    }
+
+    fn retransmission(&mut self) -> Option<Job> {
+        let job =
+            self.classes.iter_mut().find_map(|class| class.retransmission().or_else(|| class.extra(false)));
+        self.retransmitted |= job.is_some();
+        job
+    }
+
+    /// Takes a new packet; its number.
+    pub(crate) fn push(&mut self, class: Class, packet: Vec<u8>, now: Time, rtt: Duration) -> Esi {
+        self.stats.packets += 1;
+        let (estimate, most) = (&self.estimate, self.max_redundancy);
+        self.classes[class.index()].push(packet, now, rtt, estimate, most)
+    }
+
+    /// Counts a frame, which moves those on that are sent a distance behind others.
+    pub(crate) fn on_sent(&mut self, job: Option<&Job>) {
+        match job {
+            Some(Job::Repair(..)) => self.stats.repairs += 1,
+            Some(Job::Retransmit(..)) => self.stats.retransmissions += 1,
+            None => {}
+        }
+        self.classes.iter_mut().for_each(|class| class.sent += 1);
+    }
+
+    pub(crate) fn on_report(&mut self, report: &Report, now: Time, rtt: Duration) {
+        self.estimate.on_report(report);
+        for (class, needs_from) in self.classes.iter_mut().zip(report.needs_from) {
+            class.on_needs_from(needs_from);
+        }
+        let bulk = &mut self.classes[Class::Bulk.index()];
+        bulk.on_requests(&report.requests, now, rtt, &self.estimate);
+    }
+
+    /// When [`urgent`](Self::urgent) will have something although nothing happens; now, if it has.
+    pub(crate) fn wake_at(&self, rtt: Duration) -> Option<Time> {
+        self.classes.iter().filter_map(|class| class.wake_at(rtt, &self.estimate)).min()
+    }
+}
+
+#[derive(Debug)]
+struct ClassSender {
+    class: Class,
+    config: ClassConfig,
+    encoder: Encoder,
+    /// Repair symbols that new packets have earned; a symbol is sent for each whole one.
+    credit: f64,
+    /// Repair symbols to be sent now.
+    owed: u32,
+    /// The first packet since the last repair symbol, and when it and the last packet came.
+    unprotected: Option<(Esi, Time, Time)>,
+    /// When packets came, once each eighth of the code's time: they tell how many come in that time.
+    marks: VecDeque<(Time, Esi)>,
+    needs_from: Esi,
+    requested: VecDeque<Esi>,
+    answered: BTreeMap<Esi, Time>,
+    extras: VecDeque<Extra>,
+    /// Frames that have been sent.
+    sent: u64,
+}
+
+/// Repair symbols behind a retransmission.
+#[derive(Debug)]
+struct Extra {
+    window: Window,
+    count: u32,
+    /// When so many frames have been sent: further away than a burst is long.
+    after: u64,
+}
+
+impl ClassSender {
+    fn new(class: Class, config: ClassConfig) -> Self {
+        Self {
+            class,
+            config,
+            encoder: Encoder::new(config.memory),
+            credit: 0.0,
+            owed: 0,
+            unprotected: None,
+            marks: VecDeque::new(),
+            needs_from: 0,
+            requested: VecDeque::new(),
+            answered: BTreeMap::new(),
+            extras: VecDeque::new(),
+            sent: 0,
+        }
+    }
+
+    fn push(&mut self, packet: Vec<u8>, now: Time, rtt: Duration, estimate: &LossEstimate, most: f64) -> Esi {
+        let esi = self.encoder.push(packet);
+        let since = self.unprotected.map_or((esi, now), |(first, since, _)| (first, since));
+        self.unprotected = Some((since.0, since.1, now));
+        let horizon = self.horizon(now, rtt);
+        let wanted = estimate.repairs_for(horizon, self.config.deviations) / horizon;
+        if estimate.rate() > LossEstimate::NEGLIGIBLE {
+            self.credit += wanted.min(most);
+        }
+        if self.credit >= 1.0 {
+            self.credit -= 1.0;
+            self.owed += 1;
+        }
+        esi
+    }
+
+    /// How many packets come in the time that the code has for a repair, within the window.
+    fn horizon(&mut self, now: Time, rtt: Duration) -> f64 {
+        let span = self.config.code_time(rtt);
+        if self.marks.back().is_none_or(|mark| mark.0 + span / 8 <= now) {
+            self.marks.push_back((now, self.encoder.end()));
+        }
+        while self.marks.len() > 1 && self.marks[0].0 + span < now {
+            self.marks.pop_front();
+        }
+        let packets = self.encoder.end() - self.marks[0].1;
+        packets.clamp(8, self.config.window) as f64
+    }
+
+    /// Where traffic pauses, or is so slow that its credit takes too long, what has no repair symbol gets
+    /// some.
+    fn owe(&mut self, now: Time, rtt: Duration, estimate: &LossEstimate, most: f64) {
+        if self.flush_at(rtt, estimate).is_none_or(|at| now < at) {
+            return;
+        }
+        let Some((first, ..)) = self.unprotected.take() else { return };
+        let packets = (self.encoder.end() - first).min(self.config.window) as f64;
+        let wanted = estimate.repairs_for(packets, self.config.deviations).min(packets * most);
+        let repairs = libm::ceil(wanted).max(1.0);
+        self.credit = (self.credit - repairs).max(0.0);
+        self.owed += repairs as u32;
+    }
+
+    fn flush_at(&self, rtt: Duration, estimate: &LossEstimate) -> Option<Time> {
+        let (_, since, last) = self.unprotected.filter(|_| estimate.rate() > LossEstimate::NEGLIGIBLE)?;
+        Some((last + TAIL_DELAY).min(since + self.config.code_time(rtt) / 2))
+    }
+
+    fn wake_at(&self, rtt: Duration, estimate: &LossEstimate) -> Option<Time> {
+        let busy = self.owed > 0 || !self.requested.is_empty() || !self.extras.is_empty();
+        if busy { Some(Time::ZERO) } else { self.flush_at(rtt, estimate) }
+    }
+
+    fn owed_repair(&mut self) -> Option<Job> {
+        self.owed = self.owed.checked_sub(1)?;
+        let end = self.encoder.end();
+        let first = end.saturating_sub(self.config.window).max(self.needs_from).max(self.encoder.base());
+        let window = Window::of(first..end);
+        if window.is_none() {
+            self.owed = 0;
+        }
+        self.unprotected = None;
+        window.map(|window| Job::Repair(self.class, window))
+    }
+
+    fn on_needs_from(&mut self, needs_from: Esi) {
+        self.needs_from = self.needs_from.max(needs_from.min(self.encoder.end()));
+        self.encoder.forget_before(self.needs_from);
+        self.answered = self.answered.split_off(&self.needs_from);
+    }
+
+    fn on_requests(&mut self, requests: &[Range<Esi>], now: Time, rtt: Duration, estimate: &LossEstimate) {
+        let mut fresh = Vec::new();
+        for range in requests {
+            for esi in range.start.max(self.encoder.base())..range.end.min(self.encoder.end()) {
+                let answered = self.answered.get(&esi);
+                if answered.is_none_or(|at| now.since(*at) >= rtt.mul_f64(ANSWERED_FOR)) {
+                    self.answered.insert(esi, now);
+                    fresh.push(esi);
+                }
+            }
+        }
+        let distance = if estimate.burst() < 2.0 { 0 } else { (2.0 * estimate.burst()) as u64 };
+        let after = self.sent + 2 * (self.requested.len() + fresh.len()) as u64 + distance;
+        let mut rest = &fresh[..];
+        while let Some(window) = Window::of(rest.iter().copied()) {
+            let packets = window.count();
+            rest = &rest[packets as usize..];
+            let repairs = libm::ceil(estimate.repairs_for(packets as f64, ANSWER_DEVIATIONS));
+            let count = (repairs as u64).clamp(1, packets) as u32;
+            self.extras.push_back(Extra { window, count, after });
+        }
+        self.requested.extend(fresh);
+    }
+
+    fn retransmission(&mut self) -> Option<Job> {
+        let known = |esi: &Esi| *esi >= self.encoder.base();
+        let esi = std::iter::from_fn(|| self.requested.pop_front()).find(known)?;
+        Some(Job::Retransmit(self.class, esi))
+    }
+
+    /// A repair symbol behind a retransmission, if it is far enough behind, or nothing else is there.
+    fn extra(&mut self, idle: bool) -> Option<Job> {
+        loop {
+            let base = self.encoder.base();
+            let extra = self.extras.front_mut()?;
+            if !idle && extra.after > self.sent {
+                return None;
+            }
+            // What the peer does not need any more is no part of it.
+            let window = Window::of(extra.window.symbols().filter(|esi| *esi >= base));
+            extra.count -= 1;
+            if extra.count == 0 || window.is_none() {
+                self.extras.pop_front();
+            }
+            if let Some(window) = window {
+                return Some(Job::Repair(self.class, window));
+            }
+        }
+    }
+}

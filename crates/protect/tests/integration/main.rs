@@ -1,0 +1,4 @@
+//! Legs over links in virtual time.
+
+mod repair;
+mod world;
