@@ -26,14 +26,14 @@ impl Default for Config {
             latency: ClassConfig {
                 window: 256,
                 memory: Memory::of_packets(2048),
-                deviations: 4.0,
+                failure: 300.0,
                 rtt_share: 8,
                 code_time: (Duration::from_millis(10), Duration::from_millis(100)),
             },
             bulk: ClassConfig {
                 window: 256,
                 memory: Memory::of_packets(8192),
-                deviations: 2.0,
+                failure: 1.7,
                 rtt_share: 4,
                 code_time: (Duration::from_millis(10), Duration::from_millis(200)),
             },
@@ -61,8 +61,13 @@ pub struct ClassConfig {
     pub window: u64,
     /// How much is remembered at each end. For `bulk` it is two round trips of the link's rate or more.
     pub memory: Memory,
-    /// How many standard deviations above the mean number of losses the redundancy covers.
-    pub deviations: f64,
+    /// What a burst of losses costs that the code does not repair in its time, in units of that time: the
+    /// redundancy is what makes the sum of both costs least.
+    ///
+    /// For `bulk` such a burst is sent again, and what is behind it waits for 1.25 round trips; a connection
+    /// with CUBIC then loses two fifths of a round trip (measured in virtual time over GEO), which is 1.7
+    /// times a quarter of it. For `latency` it is a packet that is lost for good.
+    pub failure: f64,
     /// The code has the round trip divided by this to repair a packet …
     pub rtt_share: u32,
     /// … within these limits.

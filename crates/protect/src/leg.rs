@@ -133,6 +133,11 @@ impl Leg {
         self.session.is_some() && self.heard_at.is_some_and(|at| now - at < SILENCE)
     }
 
+    /// Whether a session runs, in which [`poll`](Self::poll) takes packets.
+    pub fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
     /// The smoothed round trip between the boxes, once it has been measured.
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt

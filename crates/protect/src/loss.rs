@@ -65,6 +65,8 @@ impl LossMeter {
 pub struct LossEstimate {
     frames: f64,
     lost: f64,
+    /// Of these bursts, which are rarer than losses and are remembered for longer, so many frames.
+    lost_in_bursts: f64,
     bursts: f64,
     last: [u64; 3],
 }
@@ -72,13 +74,16 @@ pub struct LossEstimate {
 impl Default for LossEstimate {
     /// Before any report: 1%, which 200 frames outweigh.
     fn default() -> Self {
-        Self { frames: 200.0, lost: 2.0, bursts: 2.0, last: [0; 3] }
+        Self { frames: 200.0, lost: 2.0, lost_in_bursts: 2.0, bursts: 2.0, last: [0; 3] }
     }
 }
 
 impl LossEstimate {
-    /// Frames after which an observation counts e times less: a hundred losses at 5%, twenty at 1%.
-    pub const MEMORY: f64 = 2000.0;
+    /// Frames after which an observation of the rate counts e times less: two hundred losses at 5%, forty at
+    /// 1%.
+    pub const MEMORY: f64 = 4000.0;
+    /// The same for the length of bursts: ten of 20 frames at 1%.
+    pub const MEMORY_OF_BURSTS: f64 = 20_000.0;
     /// Where fewer are lost, the code is not worth a frame (one packet in 2000), and retransmission does it
     /// alone.
     pub const NEGLIGIBLE: f64 = 5e-4;
@@ -101,9 +106,12 @@ impl LossEstimate {
         }
         let [received, lost, bursts] = std::array::from_fn(|i| now[i].saturating_sub(self.last[i]) as f64);
         self.last = now;
-        let keep = libm::exp(-(received + lost) / Self::MEMORY);
-        self.frames = self.frames * keep + received + lost;
+        let frames = received + lost;
+        let keep = libm::exp(-frames / Self::MEMORY);
+        self.frames = self.frames * keep + frames;
         self.lost = self.lost * keep + lost;
+        let keep = libm::exp(-frames / Self::MEMORY_OF_BURSTS);
+        self.lost_in_bursts = self.lost_in_bursts * keep + lost;
         self.bursts = self.bursts * keep + bursts;
     }
 
@@ -114,7 +122,43 @@ impl LossEstimate {
 
     /// Mean number of frames lost in a row, 1 or more.
     pub fn burst(&self) -> f64 {
-        if self.bursts < 1e-3 { 1.0 } else { (self.lost / self.bursts).clamp(1.0, Self::LONGEST_BURST) }
+        if self.bursts < 1e-3 {
+            1.0
+        } else {
+            (self.lost_in_bursts / self.bursts).clamp(1.0, Self::LONGEST_BURST)
+        }
+    }
+
+    /// Repair symbols for each packet: the ratio that costs least, if each symbol costs the time of one
+    /// packet and each burst of losses that is not repaired within `horizon` packets that of `failure`
+    /// packets. 0 if the code is no use.
+    ///
+    /// Bursts of geometric length of the mean b arrive at the rate p/b for each packet; repair symbols serve
+    /// one lost packet after the other, r of them for each packet sent. The time T in this queue (M/D/1 with
+    /// batches) has an exponential tail P(T > t) ≈ e^(−θt), where with s = θ/r and the moment-generating
+    /// function M of the length of a burst r·s = (p/b)·(M(s) − 1) (Cramér and Lundberg; for instance
+    /// Asmussen, Applied Probability and Queues, 2003, XIII.5). So s gives both r and θ, and the cost is r +
+    /// (p/b)·failure·e^(−r·s·horizon).
+    pub fn redundancy(&self, horizon: f64, failure: f64) -> f64 {
+        const STEPS: u32 = 48;
+        /// More would be more certain than anything that the estimate says.
+        const LARGEST_S: f64 = 5.0;
+        let (p, b) = (self.rate(), self.burst());
+        if p < Self::NEGLIGIBLE {
+            return 0.0;
+        }
+        let bursts = p / b;
+        // M(s) = eˢ / (b − (b − 1)·eˢ) is finite below this.
+        let end = if b > 1.0 { (-libm::log(1.0 - 1.0 / b)).min(LARGEST_S) } else { LARGEST_S };
+        let candidate = |step: u32| {
+            let s = end * f64::from(step) / f64::from(STEPS + 1);
+            let e = libm::exp(s);
+            let ratio = bursts * (e / (b - (b - 1.0) * e) - 1.0) / s;
+            (ratio + bursts * failure * libm::exp(-ratio * s * horizon), ratio)
+        };
+        let nothing = (bursts * failure, 0.0);
+        let best = (1..=STEPS).map(candidate).fold(nothing, |a, b| if b.0 < a.0 { b } else { a });
+        best.1 / (1.0 - p)
     }
 
     /// Repair symbols to be sent with so many frames, so that those that arrive make up for the losses among
@@ -176,10 +220,12 @@ mod tests {
         }
     }
 
+    /// After ten reports for each burst.
     fn estimate(frames: u64, lost: u64, bursts: u64) -> LossEstimate {
         let mut estimate = LossEstimate::default();
-        for part in 1..=100 {
-            let [received, lost, bursts] = [frames - lost, lost, bursts].map(|count| count * part / 100);
+        let parts = 10 * bursts.max(1);
+        for part in 1..=parts {
+            let [received, lost, bursts] = [frames - lost, lost, bursts].map(|count| count * part / parts);
             estimate.on_report(&Report { received, lost, bursts, ..Report::default() });
         }
         estimate
@@ -187,14 +233,26 @@ mod tests {
 
     #[test]
     fn it_learns_rate_and_bursts_and_asks_for_little_where_nothing_is_lost() {
-        let clean = estimate(20_000, 0, 0);
-        assert!(clean.rate() < LossEstimate::NEGLIGIBLE && clean.repairs_for(256.0, 4.0) < 1.0);
-        let lossy = estimate(20_000, 1000, 950);
+        let clean = estimate(50_000, 0, 0);
+        assert!(clean.rate() < LossEstimate::NEGLIGIBLE && clean.repairs_for(256.0, 3.0) < 1.0);
+        let lossy = estimate(100_000, 5000, 4750);
         assert!((lossy.rate() - 0.05).abs() < 0.002 && lossy.burst() < 1.1, "{lossy:?}");
         assert!((15.0..40.0).contains(&lossy.repairs_for(256.0, 3.0)));
-        let bursty = estimate(20_000, 200, 10);
-        assert!((bursty.rate() - 0.01).abs() < 0.001 && (18.0..21.0).contains(&bursty.burst()));
-        assert!(bursty.repairs_for(256.0, 2.0) > 3.0 * estimate(20_000, 200, 198).repairs_for(256.0, 2.0));
+        let bursty = estimate(100_000, 1000, 50);
+        assert!((bursty.rate() - 0.01).abs() < 0.002 && (17.0..23.0).contains(&bursty.burst()), "{bursty:?}");
+        assert!(bursty.repairs_for(256.0, 2.0) > 3.0 * estimate(100_000, 1000, 990).repairs_for(256.0, 2.0));
+    }
+
+    #[test]
+    fn redundancy_is_what_pays() {
+        let ratio = |lost, bursts| estimate(100_000, lost, bursts).redundancy(129.0, 220.0);
+        assert_eq!(ratio(0, 0), 0.0);
+        // Calculated by hand: about 2.8% at 1%, 10% at 5%.
+        assert!((0.024..0.034).contains(&ratio(1000, 990)), "{}", ratio(1000, 990));
+        assert!((0.08..0.13).contains(&ratio(5000, 4750)), "{}", ratio(5000, 4750));
+        // Bursts of 20 would take a fifth of the link; sending them again takes a round trip now and then.
+        assert_eq!(ratio(1000, 50), 0.0);
+        assert!(estimate(100_000, 1000, 50).redundancy(129.0, 20_000.0) > 0.15);
     }
 
     #[test]
@@ -202,9 +260,9 @@ mod tests {
         let mut liar = LossEstimate::default();
         let report = Report { received: 0, lost: u64::MAX, bursts: 1, ..Report::default() };
         liar.on_report(&report);
-        assert!(liar.rate() <= 0.5 && liar.burst() <= 200.0 && liar.repairs_for(100.0, 3.0).is_finite());
+        assert!(liar.rate() <= 0.5 && liar.burst() <= 200.0 && liar.redundancy(100.0, 1e4).is_finite());
         liar.on_report(&Report { received: u64::MAX, lost: u64::MAX, bursts: u64::MAX, ..Report::default() });
         liar.on_report(&Report::default());
-        assert!(liar.rate() <= 0.5 && liar.repairs_for(100.0, 3.0).is_finite());
+        assert!(liar.rate() <= 0.5 && liar.redundancy(100.0, 1e4).is_finite());
     }
 }

@@ -16,8 +16,9 @@ use crate::window::{Esi, Window};
 const TAIL_DELAY: Duration = Duration::from_millis(4);
 /// Requests of a packet that was sent again less than this share of a round trip ago are those of before.
 const ANSWERED_FOR: f64 = 0.8;
-/// Standard deviations of losses that the repair symbols behind a retransmission cover.
-const ANSWER_DEVIATIONS: f64 = 3.0;
+/// Standard deviations of losses that the repair symbols behind a retransmission cover, and those at the end
+/// of a burst of traffic; nothing else repairs the class `latency`.
+const DEVIATIONS: [f64; 2] = [5.0, 3.0];
 
 /// A frame to be sent that is no new packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +122,7 @@ impl Sender {
 
     /// When [`urgent`](Self::urgent) will have something although nothing happens; now, if it has.
     pub(crate) fn wake_at(&self, rtt: Duration) -> Option<Time> {
-        self.classes.iter().filter_map(|class| class.wake_at(rtt, &self.estimate)).min()
+        self.classes.iter().filter_map(|class| class.wake_at(rtt)).min()
     }
 }
 
@@ -130,14 +131,20 @@ struct ClassSender {
     class: Class,
     config: ClassConfig,
     encoder: Encoder,
+    /// Repair symbols for each packet, as the peer's reports ask for.
+    ratio: f64,
     /// Repair symbols that new packets have earned; a symbol is sent for each whole one.
     credit: f64,
     /// Repair symbols to be sent now.
     owed: u32,
-    /// The first packet since the last repair symbol, and when it and the last packet came.
-    unprotected: Option<(Esi, Time, Time)>,
+    /// The first packet since the last repair symbol, and when it came.
+    unprotected: Option<(Esi, Time)>,
+    /// When the last packet came.
+    last: Time,
     /// When packets came, once each eighth of the code's time: they tell how many come in that time.
     marks: VecDeque<(Time, Esi)>,
+    /// Packets and repair symbols since traffic last paused.
+    since_pause: (u64, u64),
     needs_from: Esi,
     requested: VecDeque<Esi>,
     answered: BTreeMap<Esi, Time>,
@@ -161,10 +168,13 @@ impl ClassSender {
             class,
             config,
             encoder: Encoder::new(config.memory),
+            ratio: 0.0,
             credit: 0.0,
             owed: 0,
             unprotected: None,
+            last: Time::ZERO,
             marks: VecDeque::new(),
+            since_pause: (0, 0),
             needs_from: 0,
             requested: VecDeque::new(),
             answered: BTreeMap::new(),
@@ -175,13 +185,11 @@ impl ClassSender {
 
     fn push(&mut self, packet: Vec<u8>, now: Time, rtt: Duration, estimate: &LossEstimate, most: f64) -> Esi {
         let esi = self.encoder.push(packet);
-        let since = self.unprotected.map_or((esi, now), |(first, since, _)| (first, since));
-        self.unprotected = Some((since.0, since.1, now));
-        let horizon = self.horizon(now, rtt);
-        let wanted = estimate.repairs_for(horizon, self.config.deviations) / horizon;
-        if estimate.rate() > LossEstimate::NEGLIGIBLE {
-            self.credit += wanted.min(most);
-        }
+        self.unprotected.get_or_insert((esi, now));
+        self.last = now;
+        self.since_pause.0 += 1;
+        self.set_ratio(now, rtt, estimate, most);
+        self.credit += self.ratio;
         if self.credit >= 1.0 {
             self.credit -= 1.0;
             self.owed += 1;
@@ -189,41 +197,63 @@ impl ClassSender {
         esi
     }
 
-    /// How many packets come in the time that the code has for a repair, within the window.
-    fn horizon(&mut self, now: Time, rtt: Duration) -> f64 {
+    /// Finds the redundancy anew, eight times in the code's time.
+    fn set_ratio(&mut self, now: Time, rtt: Duration, estimate: &LossEstimate, most: f64) {
         let span = self.config.code_time(rtt);
-        if self.marks.back().is_none_or(|mark| mark.0 + span / 8 <= now) {
-            self.marks.push_back((now, self.encoder.end()));
+        if self.marks.back().is_some_and(|mark| now < mark.0 + span / 8) {
+            return;
         }
-        while self.marks.len() > 1 && self.marks[0].0 + span < now {
+        self.marks.push_back((now, self.encoder.end()));
+        while self.marks.len() > 2 && self.marks[1].0 + span <= now {
             self.marks.pop_front();
         }
-        let packets = self.encoder.end() - self.marks[0].1;
-        packets.clamp(8, self.config.window) as f64
+        // As many as have come in this time; at the start, as many as the window has.
+        let (since, first) = self.marks[0];
+        let packets = match now - since {
+            Duration::ZERO => self.config.window as f64,
+            elapsed => (self.encoder.end() - first) as f64 * (span.as_secs_f64() / elapsed.as_secs_f64()),
+        };
+        let horizon = packets.clamp(8.0, self.config.window as f64);
+        self.ratio = estimate.redundancy(horizon, packets.max(8.0) * self.config.failure).min(most);
     }
 
     /// Where traffic pauses, or is so slow that its credit takes too long, what has no repair symbol gets
     /// some.
     fn owe(&mut self, now: Time, rtt: Duration, estimate: &LossEstimate, most: f64) {
-        if self.flush_at(rtt, estimate).is_none_or(|at| now < at) {
+        if self.flush_at(rtt).is_none_or(|at| now < at) {
             return;
         }
-        let Some((first, ..)) = self.unprotected.take() else { return };
-        let packets = (self.encoder.end() - first).min(self.config.window) as f64;
-        let wanted = estimate.repairs_for(packets, self.config.deviations).min(packets * most);
-        let repairs = libm::ceil(wanted).max(1.0);
-        self.credit = (self.credit - repairs).max(0.0);
+        let pauses = self.last + TAIL_DELAY <= now;
+        let unprotected = self.unprotected.take().map_or(0, |(first, _)| self.encoder.end() - first);
+        let wanted = |packets: u64| {
+            let packets = packets as f64;
+            let repairs = estimate.repairs_for(packets, DEVIATIONS[self.class.index()]);
+            libm::ceil(repairs.min(packets * most)) as u64
+        };
+        let mut repairs = wanted(unprotected.min(self.config.window)).max(u64::from(unprotected > 0));
+        if pauses {
+            // A short burst gets as many as it would need if they all came at its end.
+            let (packets, sent) = std::mem::take(&mut self.since_pause);
+            if packets <= self.config.window {
+                repairs = repairs.max(wanted(packets).saturating_sub(sent));
+            }
+        }
+        self.credit = (self.credit - repairs as f64).max(0.0);
         self.owed += repairs as u32;
     }
 
-    fn flush_at(&self, rtt: Duration, estimate: &LossEstimate) -> Option<Time> {
-        let (_, since, last) = self.unprotected.filter(|_| estimate.rate() > LossEstimate::NEGLIGIBLE)?;
-        Some((last + TAIL_DELAY).min(since + self.config.code_time(rtt) / 2))
+    fn flush_at(&self, rtt: Duration) -> Option<Time> {
+        if self.ratio == 0.0 {
+            return None;
+        }
+        let pause = (self.since_pause.0 > 0).then_some(self.last + TAIL_DELAY);
+        let slow = self.unprotected.map(|(_, since)| since + self.config.code_time(rtt) * 3 / 4);
+        pause.into_iter().chain(slow).min()
     }
 
-    fn wake_at(&self, rtt: Duration, estimate: &LossEstimate) -> Option<Time> {
+    fn wake_at(&self, rtt: Duration) -> Option<Time> {
         let busy = self.owed > 0 || !self.requested.is_empty() || !self.extras.is_empty();
-        if busy { Some(Time::ZERO) } else { self.flush_at(rtt, estimate) }
+        if busy { Some(Time::ZERO) } else { self.flush_at(rtt) }
     }
 
     fn owed_repair(&mut self) -> Option<Job> {
@@ -235,6 +265,7 @@ impl ClassSender {
             self.owed = 0;
         }
         self.unprotected = None;
+        self.since_pause.1 += u64::from(self.since_pause.0 > 0);
         window.map(|window| Job::Repair(self.class, window))
     }
 
@@ -261,7 +292,7 @@ impl ClassSender {
         while let Some(window) = Window::of(rest.iter().copied()) {
             let packets = window.count();
             rest = &rest[packets as usize..];
-            let repairs = libm::ceil(estimate.repairs_for(packets as f64, ANSWER_DEVIATIONS));
+            let repairs = libm::ceil(estimate.repairs_for(packets as f64, DEVIATIONS[self.class.index()]));
             let count = (repairs as u64).clamp(1, packets) as u32;
             self.extras.push_back(Extra { window, count, after });
         }

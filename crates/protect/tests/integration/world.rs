@@ -1,10 +1,12 @@
 //! Two legs at the ends of a link in virtual time.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bentpipe_link::{Direction, DirectionConfig, InFlight};
 use bentpipe_protect::{Cipher, Class, Config, FrameError, Leg, Secret, Sent};
+use bentpipe_tcp::congestion::Algorithm;
+use bentpipe_tcp::{Endpoint, Recovery, Segment};
 use bentpipe_units::{Probability, Rate, Time};
 
 /// Bytes of IPv4 and UDP that carry a frame.
@@ -21,6 +23,23 @@ pub(crate) fn geo(per: f64) -> DirectionConfig {
         ..DirectionConfig::default()
     }
 }
+
+/// A connection across the leg: TCP with CUBIC, and RACK, whose rules are those of QUIC (RFC 9002 §6).
+pub(crate) struct Connection {
+    /// The server at the gateway, the client at the terminal.
+    pub(crate) ends: [Endpoint; 2],
+    on_their_way: HashMap<u64, Segment>,
+    /// Bytes that the client has read.
+    pub(crate) read: u64,
+    /// Packets that the queue in front of the leg drops.
+    pub(crate) queue_drops: u64,
+}
+
+/// Packets in front of the leg at most: one bandwidth-delay product.
+const QUEUE: usize = 536;
+
+/// Packets that are not longer carry no data.
+const SMALL: usize = 100;
 
 /// Where packets come from, at the gateway.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +59,9 @@ pub(crate) struct Delivery {
     /// Beyond the time that it takes if nothing is lost.
     pub(crate) added: Duration,
 }
+
+/// What arrives in place of a frame.
+type Copies = Box<dyn FnMut(&[u8]) -> Vec<Vec<u8>>>;
 
 pub(crate) struct Side {
     pub(crate) leg: Leg,
@@ -62,9 +84,9 @@ pub(crate) struct World {
     next_burst: Time,
     pub(crate) packets: u64,
     pub(crate) delivered: Vec<Delivery>,
+    pub(crate) connection: Option<Connection>,
     /// What is done with frames on arrival: the copies that reach the leg.
-    pub(crate) copies: fn(&[u8], u64) -> Vec<Vec<u8>>,
-    frames: u64,
+    pub(crate) copies: Copies,
 }
 
 pub(crate) fn secret() -> Secret {
@@ -91,8 +113,8 @@ impl World {
             next_burst: Time::ZERO,
             packets: 0,
             delivered: Vec::new(),
-            copies: |frame, _| vec![frame.to_vec()],
-            frames: 0,
+            connection: None,
+            copies: Box::new(|frame| vec![frame.to_vec()]),
         }
     }
 
@@ -102,6 +124,11 @@ impl World {
         world.run(Duration::from_secs(4));
         assert!(world.sides.iter().all(|side| side.leg.is_alive(world.now)), "no session");
         world
+    }
+
+    /// One box starts anew: what it knew is gone.
+    pub(crate) fn restart(&mut self, index: usize, config: &Config, entropy: u8) {
+        self.sides[index].leg = Leg::new(config.clone(), secret(), [entropy; 32]);
     }
 
     pub(crate) fn run(&mut self, span: Duration) {
@@ -116,7 +143,9 @@ impl World {
             self.now = self.now.max(next);
             self.arrivals();
             self.bursts();
+            self.segments();
             (0..2).for_each(|side| self.transmit(side));
+            self.segments();
         }
     }
 
@@ -124,23 +153,26 @@ impl World {
         let arrivals = self.sides.iter().filter_map(|side| side.in_flight.next_at());
         let polls = self.sides.iter().enumerate().map(|(index, side)| {
             let has_new = index == 0 && matches!(self.traffic, Traffic::Saturating(_));
-            let wants = if has_new || !side.waiting.is_empty() { Time::ZERO } else { side.leg.wake_at() };
+            let takes = side.leg.has_session() && (has_new || !side.waiting.is_empty());
+            let wants = if takes { Time::ZERO } else { side.leg.wake_at() };
             wants.max(side.free_at)
         });
         let burst = matches!(self.traffic, Traffic::Bursts(..)).then_some(self.next_burst);
-        arrivals.chain(polls).chain(burst).min().unwrap_or(Time::MAX)
+        let timers =
+            self.connection.iter().flat_map(|connection| connection.ends.iter().map(Endpoint::wake_at));
+        arrivals.chain(polls).chain(burst).chain(timers).min().unwrap_or(Time::MAX)
     }
 
     fn arrivals(&mut self) {
         for from in 0..2 {
             while let Some((_, frame)) = self.sides[from].in_flight.pop_due(self.now) {
-                self.frames += 1;
-                for mut copy in (self.copies)(&frame, self.frames) {
+                for mut copy in (self.copies)(&frame) {
                     let to = &mut self.sides[1 - from];
                     if let Err(error) = to.leg.on_frame(&mut copy, self.now) {
                         to.errors.push(error);
                     }
                     self.deliver(1 - from);
+                    self.segments();
                 }
             }
         }
@@ -155,6 +187,50 @@ impl World {
                 let packet = packet(self.packets, self.now);
                 self.packets += 1;
                 self.sides[0].waiting.push_back((class, packet));
+            }
+        }
+    }
+
+    /// Opens a connection whose server sends without end.
+    pub(crate) fn connect(&mut self) {
+        let config = bentpipe_tcp::Config {
+            mss: PACKET as u16 - 40,
+            congestion: Algorithm::Cubic,
+            recovery: Recovery::Rack,
+            tail_loss_probe: true,
+            forward_rto: true,
+            undo: true,
+            duplicate_sack: true,
+            fq_pacing: true,
+            // The default of quinn for a stream; less than the link and the queue hold.
+            receive_buffer: 1_250_000,
+            ssthresh: Some(1_250_000),
+            ..bentpipe_tcp::Config::default()
+        };
+        let client = Endpoint::connect(config, 1, self.now);
+        let ends = [Endpoint::listen(config, 2), client];
+        self.connection = Some(Connection { ends, on_their_way: HashMap::new(), read: 0, queue_drops: 0 });
+    }
+
+    /// Timers of the connection, and the segments that its ends send, into the queues in front of the legs.
+    fn segments(&mut self) {
+        let Some(connection) = &mut self.connection else { return };
+        for (end, side) in connection.ends.iter_mut().zip(&mut self.sides) {
+            if end.wake_at() <= self.now {
+                end.on_timer(self.now);
+            }
+            end.write(u64::from(u32::MAX));
+            while let Some(segment) = end.poll_transmit(self.now) {
+                if side.waiting.len() >= QUEUE {
+                    connection.queue_drops += 1;
+                    continue;
+                }
+                let bytes = packet_of(self.packets, self.now, segment.ip_length());
+                connection.on_their_way.insert(self.packets, segment);
+                self.packets += 1;
+                // Acknowledgements need no order.
+                let class = if bytes.len() <= SMALL { Class::Latency } else { Class::Bulk };
+                side.waiting.push_back((class, bytes));
             }
         }
     }
@@ -184,8 +260,11 @@ impl World {
             if (side.mute)(sent) {
                 continue;
             }
-            if let bentpipe_link::Fate::Deliver { at } = side.direction.offer(now, bytes) {
-                side.in_flight.launch(at, frame);
+            if let Ok(arrivals) = side.direction.transmit(now, bytes, bytes) {
+                if let Some(duplicate) = arrivals.duplicate {
+                    side.in_flight.launch(duplicate.at, frame.clone());
+                }
+                side.in_flight.launch(arrivals.packet.at, frame);
             }
         }
         self.deliver(index);
@@ -196,7 +275,15 @@ impl World {
         while let Some((_, received)) = self.sides[index].leg.next_packet() {
             let number = u64::from_be_bytes(received[..8].try_into().unwrap());
             let sent_at = Time::from_nanos(u64::from_be_bytes(received[8..16].try_into().unwrap()));
-            assert_eq!(received, packet(number, sent_at), "packet {number} is not what was sent");
+            let expected = packet_of(number, sent_at, received.len());
+            assert_eq!(received, expected, "packet {number} is not what was sent");
+            if let Some(connection) = &mut self.connection {
+                let segment = connection.on_their_way.remove(&number).expect("each is delivered once");
+                let end = &mut connection.ends[index];
+                end.on_segment(self.now, &segment);
+                let bytes = end.read(self.now, u64::MAX);
+                connection.read += if index == 1 { bytes } else { 0 };
+            }
             let least =
                 Duration::from_millis(300) + Rate::mbps(10).time_for((PACKET + 27 + OUTER_HEADERS) as u64);
             self.delivered.push(Delivery { number, added: (self.now - sent_at).saturating_sub(least) });
@@ -243,9 +330,13 @@ pub(crate) struct Summary {
 }
 
 fn packet(number: u64, now: Time) -> Vec<u8> {
-    let mut packet = Vec::with_capacity(PACKET);
+    packet_of(number, now, PACKET)
+}
+
+fn packet_of(number: u64, now: Time, length: usize) -> Vec<u8> {
+    let mut packet = Vec::with_capacity(length);
     packet.extend_from_slice(&number.to_be_bytes());
     packet.extend_from_slice(&now.as_nanos().to_be_bytes());
-    packet.extend((16..PACKET as u64).map(|i| (i.wrapping_mul(number | 1) >> 3) as u8));
+    packet.extend((16..length as u64).map(|i| (i.wrapping_mul(number | 1) >> 3) as u8));
     packet
 }
