@@ -72,6 +72,11 @@ impl Encoder {
         self.base + self.packets.len() as u64
     }
 
+    /// Bytes of the packets that are remembered.
+    pub fn held_bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// A packet that is remembered.
     pub fn packet(&self, esi: Esi) -> Option<&[u8]> {
         let index = usize::try_from(esi.checked_sub(self.base)?).ok()?;

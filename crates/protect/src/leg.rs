@@ -309,6 +309,21 @@ impl Leg {
         others.into_iter().flatten().fold(hello, Time::min)
     }
 
+    /// A frame of the session with whatever content, as a peer would send it that is not honest.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn seal_as_it_is(&mut self, head: u8, content: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Some(session) = &mut self.session {
+            session.sealer.seal(head, &mut out, |out| out.extend_from_slice(content));
+        }
+        out
+    }
+
+    /// Bytes of packets and equations that are held.
+    pub fn held_bytes(&self) -> usize {
+        self.sender.held_bytes() + self.receiver.held_bytes()
+    }
+
     fn rtt_or_initial(&self) -> Duration {
         self.rtt.unwrap_or(self.config.initial_rtt)
     }

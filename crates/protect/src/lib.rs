@@ -66,10 +66,10 @@
 //! passed since the request.
 //!
 //! **A silent peer.** No authentic frame has come for 1.8 seconds: [`Leg::is_alive`] is false, and the daemon
-//! passes packets unprotected or drops them. The leg says hello four times a second. If the link was out, the
-//! peer's next frame ends the silence, in the same session. If the peer has started anew, its hello has
-//! another nonce; ours answers with one of our own that was never used; both nonces make the keys of a new
-//! session, in which all numbers begin at 0. What is heard of the old one is no longer authentic.
+//! passes packets unprotected or drops them. The leg goes on reporting four times a second. If the link was
+//! out, the peer's next frame ends the silence, in the same session. If the peer has started anew, it says
+//! hello with another nonce; ours answers with one of its own that was never used; both nonces make the keys
+//! of a new session, in which all numbers begin at 0. What is heard of the old one is no longer authentic.
 //!
 //! [`Leg`]: leg::Leg
 //! [`Leg::poll`]: leg::Leg::poll
@@ -82,6 +82,9 @@ mod config;
 pub mod decoder;
 pub mod encoder;
 pub mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod gf256;
 pub mod handshake;
 pub mod leg;

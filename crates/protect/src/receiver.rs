@@ -15,8 +15,10 @@ use crate::window::{Esi, Window};
 const REORDERING: Duration = Duration::from_millis(5);
 /// A request is repeated in the reports of this share of a round trip, as reports are lost, too.
 const REPEAT: u32 = 2;
-/// What an answer may take longer than a round trip, as a share of it.
+/// What an answer may take longer than a round trip, as a share of it …
 const MARGIN: u32 = 4;
+/// … but at least this, where the round trip is short.
+const LEAST_MARGIN: Duration = Duration::from_millis(20);
 
 /// What became of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,6 +58,10 @@ impl Receiver {
     /// The numbers behind the last packets heard of.
     pub(crate) fn ends(&self) -> [Esi; 2] {
         std::array::from_fn(|index| self.classes[index].decoder.end())
+    }
+
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.classes.iter().map(|class| class.decoder.held_bytes()).sum()
     }
 
     pub(crate) fn needs_from(&self) -> [Esi; 2] {
@@ -298,14 +304,14 @@ impl ClassReceiver {
             return false;
         }
         let wait = if self.code_will_do(now, rtt) { self.config.code_time(rtt) } else { REORDERING };
-        let margin = rtt / MARGIN;
+        let margin = (rtt / MARGIN).max(LEAST_MARGIN);
         // As long as what was asked for comes, the rest of it is on its way, too.
         let comes = self.progress + margin / 2;
         let (mut asks, mut next) = (false, None::<Time>);
         for missing in self.missing.values_mut().filter(|missing| !missing.given_up) {
             let due = match missing.requested {
                 None => missing.since + wait,
-                Some(at) => (at + rtt + margin).max(comes.min(at + rtt * 2)),
+                Some(at) => (at + rtt + margin).max(comes.min(at + (rtt + margin) * 2)),
             };
             let again = if due > now {
                 due
@@ -329,7 +335,7 @@ impl ClassReceiver {
     fn requests(&self, now: Time, rtt: Duration) -> Vec<Range<Esi>> {
         let mut ranges: Vec<Range<Esi>> = Vec::new();
         for (esi, missing) in &self.missing {
-            let asked = missing.requested.is_some_and(|at| now - at <= rtt / REPEAT);
+            let asked = missing.requested.is_some_and(|at| now - at <= (rtt / REPEAT).max(LEAST_MARGIN));
             if !asked || missing.given_up {
                 continue;
             }

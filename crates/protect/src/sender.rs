@@ -67,6 +67,10 @@ impl Sender {
         std::array::from_fn(|index| self.classes[index].encoder.end())
     }
 
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.classes.iter().map(|class| class.encoder.held_bytes()).sum()
+    }
+
     pub(crate) fn encoder(&mut self, class: Class) -> &mut Encoder {
         &mut self.classes[class.index()].encoder
     }

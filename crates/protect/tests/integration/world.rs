@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bentpipe_link::{Direction, DirectionConfig, InFlight};
+use bentpipe_protect::frame::MAX_OVERHEAD;
 use bentpipe_protect::{Cipher, Class, Config, FrameError, Leg, Secret, Sent};
 use bentpipe_tcp::congestion::Algorithm;
 use bentpipe_tcp::{Endpoint, Recovery, Segment};
@@ -253,6 +254,7 @@ impl World {
                 })
             };
             let Some(sent) = side.leg.poll(now, &mut frame, next) else { break };
+            assert!(frame.len() <= PACKET + MAX_OVERHEAD, "{} bytes", frame.len());
             let bytes = frame.len() + OUTER_HEADERS;
             let (count, sum) = &mut side.sent[sent as usize];
             (*count, *sum) = (*count + 1, *sum + bytes as u64);
