@@ -64,7 +64,7 @@ fn bulk_at_five_percent_loses_nothing_for_a_tenth() {
     let run = saturate("PER 5%", geo(0.05), Class::Bulk);
     assert!(run.lost <= 2 && run.out_of_order == 0, "{run:?}");
     assert!(run.repair < 0.14 && run.retransmission < 0.01, "{run:?}");
-    assert!(run.added[1] < millis(300) && run.added[3] < millis(1000), "{run:?}");
+    assert!(run.added[1] < millis(400) && run.added[3] < millis(1000), "{run:?}");
 }
 
 #[test]
@@ -111,16 +111,16 @@ fn connection(name: &str, direction: DirectionConfig) -> f64 {
     share
 }
 
-/// TCP stands for QUIC here, which is not in virtual time: it has timeouts that a packet held back sets off,
-/// which QUIC answers by a probe. Headers and the start take 14% without any loss.
+/// TCP stands for QUIC, which is not in virtual time. Headers and the start take 14% of the link without any
+/// loss.
 #[test]
 fn a_connection_with_cubic_hardly_notices_losses() {
     let clean = connection("PER 0", geo(0.0));
     assert!(clean > 0.84, "{clean}");
     for (name, direction, least) in [
-        ("PER 1%", geo(0.01), 0.80),
-        ("PER 5%", geo(0.05), 0.70),
-        ("bursts of 20, 1%", bursts_of_20(0.01), 0.70),
+        ("PER 1%", geo(0.01), 0.95),
+        ("PER 5%", geo(0.05), 0.85),
+        ("bursts of 20, 1%", bursts_of_20(0.01), 0.85),
     ] {
         let share = connection(name, direction);
         assert!(share > least * clean, "{name}: {share} of {clean}");

@@ -216,16 +216,17 @@ impl World {
     /// Timers of the connection, and the segments that its ends send, into the queues in front of the legs.
     fn segments(&mut self) {
         let Some(connection) = &mut self.connection else { return };
+        connection.ends[0].write(u64::from(u32::MAX));
         for (end, side) in connection.ends.iter_mut().zip(&mut self.sides) {
             if end.wake_at() <= self.now {
                 end.on_timer(self.now);
             }
-            end.write(u64::from(u32::MAX));
             while let Some(segment) = end.poll_transmit(self.now) {
                 if side.waiting.len() >= QUEUE {
                     connection.queue_drops += 1;
                     continue;
                 }
+                assert!(segment.ip_length() <= PACKET, "{segment:?}");
                 let bytes = packet_of(self.packets, self.now, segment.ip_length());
                 connection.on_their_way.insert(self.packets, segment);
                 self.packets += 1;
@@ -254,7 +255,7 @@ impl World {
                 })
             };
             let Some(sent) = side.leg.poll(now, &mut frame, next) else { break };
-            assert!(frame.len() <= PACKET + MAX_OVERHEAD, "{} bytes", frame.len());
+            assert!(frame.len() <= PACKET + MAX_OVERHEAD, "{sent:?} of {} bytes", frame.len());
             let bytes = frame.len() + OUTER_HEADERS;
             let (count, sum) = &mut side.sent[sent as usize];
             (*count, *sum) = (*count + 1, *sum + bytes as u64);
