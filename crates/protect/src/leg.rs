@@ -1,0 +1,398 @@
+//! Both directions of a protected leg and its session: what a daemon or an emulated link holds at each end.
+
+use std::time::Duration;
+
+use bentpipe_units::Time;
+
+use crate::config::Config;
+use crate::frame::{
+    self, Class, Expected, Frame, REPORT, Report, repair_head, source_head, write_source, write_window,
+};
+use crate::handshake::{Greeting, Handshake, Session};
+use crate::loss::{LossEstimate, LossMeter};
+use crate::receiver::{Receiver, ReceiverStats};
+use crate::seal::{Sealer, Secret};
+use crate::sender::{Job, Sender, SenderStats};
+use crate::wire::FrameError;
+
+/// A peer that says nothing for so long is silent: the daemon then passes or drops what comes. With the time
+/// that it takes to look, this is below two seconds.
+pub const SILENCE: Duration = Duration::from_millis(1800);
+/// How often a box says something if nothing else is to be said, hello or report: seven may be lost in a row.
+const KEEPALIVE: Duration = Duration::from_millis(250);
+/// Reports while frames come: this share of a round trip, within these limits.
+const REPORTS_IN_RTT: u32 = 8;
+const REPORT_INTERVAL: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(20)..=Duration::from_millis(100);
+/// Between two reports with requests.
+const URGENT_REPORT_INTERVAL: Duration = Duration::from_millis(5);
+/// Between two answers to hellos: whoever replays hellos gets no more than that.
+const ANSWER_INTERVAL: Duration = Duration::from_millis(20);
+/// Round trips beyond this are none.
+const LONGEST_RTT: Duration = Duration::from_secs(60);
+
+/// What [`Leg::poll`] has put into the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// A hello.
+    Hello,
+    /// A report.
+    Report,
+    /// A new packet.
+    Source,
+    /// A packet once more.
+    Retransmission,
+    /// A repair symbol.
+    Repair,
+}
+
+/// What an end of a leg has done since it was made; sums over its sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LegStats {
+    /// What it sent in the session that runs.
+    pub sender: SenderStats,
+    /// What it received in it.
+    pub receiver: ReceiverStats,
+    /// Sessions that have begun.
+    pub sessions: u64,
+    /// Frames that were not taken.
+    pub refused: u64,
+}
+
+/// One end of a protected leg.
+#[derive(Debug)]
+pub struct Leg {
+    config: Config,
+    handshake: Handshake,
+    session: Option<Session>,
+    sender: Sender,
+    receiver: Receiver,
+    meter: LossMeter,
+    rtt: Option<Duration>,
+    sessions: u64,
+    refused: u64,
+    /// When the last authentic frame came.
+    heard_at: Option<Time>,
+    hello_at: Time,
+    answer: bool,
+    answered_at: Option<Time>,
+    report: ReportTimer,
+    /// `sent_at` of the peer's last report, and when it came.
+    echo: Option<(u32, Time)>,
+}
+
+/// When to report.
+#[derive(Debug, Default)]
+struct ReportTimer {
+    last: Option<Time>,
+    /// Something has come or was sent since the last one.
+    news: bool,
+    /// Something is to be asked for.
+    urgent: bool,
+}
+
+impl ReportTimer {
+    fn due(&self, rtt: Duration) -> Time {
+        let Some(last) = self.last else { return Time::ZERO };
+        let interval = match self {
+            Self { urgent: true, .. } => URGENT_REPORT_INTERVAL,
+            Self { news: true, .. } => {
+                (rtt / REPORTS_IN_RTT).clamp(*REPORT_INTERVAL.start(), *REPORT_INTERVAL.end())
+            }
+            _ => KEEPALIVE,
+        };
+        last + interval
+    }
+}
+
+impl Leg {
+    /// One end before its first hello. For `entropy` see [`Handshake::new`].
+    pub fn new(config: Config, secret: Secret, entropy: [u8; 32]) -> Self {
+        Self {
+            handshake: Handshake::new(secret, entropy),
+            session: None,
+            sender: Sender::new(&config, LossEstimate::default()),
+            receiver: Receiver::new(&config),
+            meter: LossMeter::default(),
+            rtt: None,
+            sessions: 0,
+            refused: 0,
+            heard_at: None,
+            hello_at: Time::ZERO,
+            answer: false,
+            answered_at: None,
+            report: ReportTimer::default(),
+            echo: None,
+            config,
+        }
+    }
+
+    /// Whether packets are protected: a session runs, and the peer has been heard of within [`SILENCE`].
+    /// Without it, packets should pass unprotected or be dropped, and the leg must be polled all the same.
+    pub fn is_alive(&self, now: Time) -> bool {
+        self.session.is_some() && self.heard_at.is_some_and(|at| now - at < SILENCE)
+    }
+
+    /// Whether a session runs, in which [`poll`](Self::poll) takes packets.
+    pub fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// The smoothed round trip between the boxes, once it has been measured.
+    pub fn rtt(&self) -> Option<Duration> {
+        self.rtt
+    }
+
+    /// What is believed of losses in the direction to the peer.
+    pub fn loss(&self) -> &LossEstimate {
+        &self.sender.estimate
+    }
+
+    /// What has been done so far.
+    pub fn stats(&self) -> LegStats {
+        LegStats {
+            sender: self.sender.stats,
+            receiver: self.receiver.stats,
+            sessions: self.sessions,
+            refused: self.refused,
+        }
+    }
+
+    /// The next frame, in `out`; `None` if there is nothing to send. The caller paces: each call is one
+    /// frame. Where nothing more urgent is due, `next` is asked for a new packet, at most once and only if a
+    /// session runs.
+    ///
+    /// # Panics
+    /// A packet is longer than 65,535 bytes.
+    pub fn poll(
+        &mut self,
+        now: Time,
+        out: &mut Vec<u8>,
+        next: impl FnOnce() -> Option<(Class, Vec<u8>)>,
+    ) -> Option<Sent> {
+        let rtt = self.rtt_or_initial();
+        if self.hello_due() <= now {
+            return Some(self.hello(now, out));
+        }
+        self.report.urgent |= self.receiver.on_timer(now, rtt);
+        let mut session = self.session.take()?;
+        let sent = self.poll_session(&mut session.sealer, now, rtt, out, next);
+        self.session = Some(session);
+        sent
+    }
+
+    fn poll_session(
+        &mut self,
+        sealer: &mut Sealer,
+        now: Time,
+        rtt: Duration,
+        out: &mut Vec<u8>,
+        next: impl FnOnce() -> Option<(Class, Vec<u8>)>,
+    ) -> Option<Sent> {
+        if self.report.due(rtt) <= now {
+            let report = self.compose_report(now, rtt);
+            sealer.seal(REPORT, out, |out| report.write(out));
+            self.report = ReportTimer { last: Some(now), ..ReportTimer::default() };
+            return Some(Sent::Report);
+        }
+        if let Some(job) = self.sender.urgent(now, rtt) {
+            return self.perform(&job, sealer, out);
+        }
+        if let Some((class, packet)) = next() {
+            let esi = self.sender.push(class, packet, now, rtt);
+            self.report.news = true;
+            self.seal_source(class, esi, sealer, out);
+            self.sender.on_sent(None);
+            return Some(Sent::Source);
+        }
+        let job = self.sender.idle()?;
+        self.perform(&job, sealer, out)
+    }
+
+    fn perform(&mut self, job: &Job, sealer: &mut Sealer, out: &mut Vec<u8>) -> Option<Sent> {
+        self.sender.on_sent(Some(job));
+        match job {
+            Job::Retransmit(class, esi) => {
+                self.seal_source(*class, *esi, sealer, out);
+                Some(Sent::Retransmission)
+            }
+            Job::Repair(class, window) => {
+                let encoder = self.sender.encoder(*class);
+                sealer.seal(repair_head(*class), out, |out| {
+                    let at = out.len();
+                    out.extend_from_slice(&[0; 2]);
+                    write_window(out, window);
+                    let key = encoder.repair(window, out).expect("the sender chooses what it remembers");
+                    out[at..at + 2].copy_from_slice(&key.to_be_bytes());
+                });
+                Some(Sent::Repair)
+            }
+        }
+    }
+
+    fn seal_source(&mut self, class: Class, esi: u64, sealer: &mut Sealer, out: &mut Vec<u8>) {
+        let packet = self.sender.encoder(class).packet(esi).expect("the sender remembers what it sends");
+        sealer.seal(source_head(class), out, |out| write_source(out, esi, packet));
+    }
+
+    /// Takes a frame, which is decrypted in place. What it delivers is to be taken by
+    /// [`next_packet`](Self::next_packet) before the next frame.
+    ///
+    /// # Errors
+    /// Why it is not taken; it has changed nothing then.
+    pub fn on_frame(&mut self, frame: &mut [u8], now: Time) -> Result<(), FrameError> {
+        let result = self.take_frame(frame, now);
+        self.refused += u64::from(result.is_err());
+        result
+    }
+
+    fn take_frame(&mut self, frame: &mut [u8], now: Time) -> Result<(), FrameError> {
+        if frame::is_hello(frame)? {
+            match self.handshake.on_hello(frame)? {
+                Greeting::Begins(session) => {
+                    self.begin(*session, now);
+                    self.answer = true;
+                }
+                Greeting::Asks => self.answer = true,
+                Greeting::Nothing => {}
+            }
+            return Ok(());
+        }
+        let head = frame[0];
+        let id = frame.get(1..3).map(|id| u16::from_be_bytes([id[0], id[1]]));
+        let Some(session) = self.session.as_mut().filter(|session| id == Some(session.opener.id())) else {
+            let (session, number, body) = self.handshake.on_frame(frame)?;
+            self.begin(*session, now);
+            return self.take_content(head, number, body, now);
+        };
+        let (number, body) = session.opener.open(frame)?;
+        self.take_content(head, number, body, now)
+    }
+
+    fn take_content(&mut self, head: u8, number: u64, body: &[u8], now: Time) -> Result<(), FrameError> {
+        self.heard_at = Some(now);
+        self.meter.on_frame(number);
+        let expected = Expected { theirs: self.receiver.ends(), ours: self.sender.ends() };
+        match Frame::parse(head, body, &expected)? {
+            Frame::Source { class, esi, packet } => {
+                self.report.news = true;
+                self.receiver.on_source(class, esi, packet, now);
+            }
+            Frame::Repair { class, key, window, symbol } => {
+                self.report.news = true;
+                self.receiver.on_repair(class, key, &window, symbol, now);
+            }
+            Frame::Report(report) => self.on_report(&report, now),
+        }
+        Ok(())
+    }
+
+    /// The next packet that has come or was repaired.
+    pub fn next_packet(&mut self) -> Option<(Class, &[u8])> {
+        self.receiver.next_packet()
+    }
+
+    /// Moves time on without sending: packets may then be delivered because one before them was given up.
+    pub fn on_timer(&mut self, now: Time) {
+        let rtt = self.rtt_or_initial();
+        self.report.urgent |= self.receiver.on_timer(now, rtt);
+    }
+
+    /// When to poll although nothing happens; a time that has passed means now.
+    pub fn wake_at(&self) -> Time {
+        let rtt = self.rtt_or_initial();
+        let hello = self.hello_due();
+        if self.session.is_none() {
+            return hello;
+        }
+        let others = [self.sender.wake_at(rtt), self.receiver.wake_at(), Some(self.report.due(rtt))];
+        others.into_iter().flatten().fold(hello, Time::min)
+    }
+
+    /// A frame of the session with whatever content, as a peer would send it that is not honest.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn seal_as_it_is(&mut self, head: u8, content: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Some(session) = &mut self.session {
+            session.sealer.seal(head, &mut out, |out| out.extend_from_slice(content));
+        }
+        out
+    }
+
+    /// Bytes of packets and equations that are held.
+    pub fn held_bytes(&self) -> usize {
+        self.sender.held_bytes() + self.receiver.held_bytes()
+    }
+
+    fn rtt_or_initial(&self) -> Duration {
+        self.rtt.unwrap_or(self.config.initial_rtt)
+    }
+
+    fn hello_due(&self) -> Time {
+        let asks = if self.session.is_none() { self.hello_at } else { Time::MAX };
+        let answers = match self.answered_at {
+            _ if !self.answer => Time::MAX,
+            None => Time::ZERO,
+            Some(at) => at + ANSWER_INTERVAL,
+        };
+        asks.min(answers)
+    }
+
+    fn hello(&mut self, now: Time, out: &mut Vec<u8>) -> Sent {
+        let asks = self.session.is_none();
+        self.handshake.hello(asks, out);
+        self.hello_at = now + KEEPALIVE;
+        if std::mem::take(&mut self.answer) {
+            self.answered_at = Some(now);
+        }
+        Sent::Hello
+    }
+
+    fn begin(&mut self, session: Session, now: Time) {
+        self.session = Some(session);
+        self.sessions += 1;
+        self.sender = Sender::new(&self.config, self.sender.estimate.in_new_session());
+        self.receiver = Receiver::new(&self.config);
+        self.meter = LossMeter::default();
+        self.report = ReportTimer::default();
+        self.echo = None;
+        self.heard_at = Some(now);
+    }
+
+    fn compose_report(&self, now: Time, rtt: Duration) -> Report {
+        let hold = |(sent_at, came): (u32, Time)| {
+            let held = u32::try_from((now - came).as_micros()).ok().filter(|held| *held != u32::MAX)?;
+            Some((sent_at, held))
+        };
+        let mut report = Report {
+            sent_at: micros(now),
+            echo: self.echo.and_then(hold),
+            next: self.sender.ends(),
+            needs_from: self.receiver.needs_from(),
+            requests: self.receiver.requests(now, rtt),
+            ..Report::default()
+        };
+        self.meter.tell(&mut report);
+        report
+    }
+
+    fn on_report(&mut self, report: &Report, now: Time) {
+        self.echo = Some((report.sent_at, now));
+        if let Some((sent_at, held)) = report.echo {
+            let micros = micros(now).wrapping_sub(sent_at).wrapping_sub(held);
+            let sample = Duration::from_micros(u64::from(micros));
+            if sample <= LONGEST_RTT {
+                // RFC 6298 §2.3.
+                self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
+            }
+        }
+        let rtt = self.rtt_or_initial();
+        self.sender.on_report(report, now, rtt);
+        self.receiver.on_sent(report.next, now);
+    }
+}
+
+/// Microseconds, lower half.
+fn micros(now: Time) -> u32 {
+    (now.as_nanos() / 1000) as u32
+}

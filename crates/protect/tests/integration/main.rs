@@ -1,0 +1,5 @@
+//! Legs over links in virtual time.
+
+mod repair;
+mod states;
+mod world;
