@@ -4,8 +4,11 @@
 //! heard from the peer, and is authenticated by the pre-shared key. A hello whose echo is our unused nonce is
 //! an answer to what we have said since we drew it, so the peer is there now and its own nonce is of now,
 //! too: both make a session. Its keys depend on both nonces, so that no key comes twice, whichever box starts
-//! anew, and no frame of an earlier session is authentic. A hello that someone replays is answered at most,
-//! and changes nothing.
+//! anew, and no frame of an earlier session is authentic.
+//!
+//! A hello that someone replays looks like a peer that has started anew, and to answer it would lead the peer
+//! into another session, with the loss of all that is under way. So while a session is alive, hellos of
+//! others are not listened to: a peer that has started anew is heard when the session has fallen silent.
 //!
 //! ```text
 //! box A                                        box B
@@ -112,8 +115,8 @@ impl Handshake {
         self.hellos += 1;
     }
 
-    /// Takes a hello.
-    pub(crate) fn on_hello(&mut self, frame: &mut [u8]) -> Result<Greeting, FrameError> {
+    /// Takes a hello. `alive`: the peer has been heard of lately in the session that runs.
+    pub(crate) fn on_hello(&mut self, frame: &mut [u8], alive: bool) -> Result<Greeting, FrameError> {
         let bytes = frame.len();
         let Some((&[_, cipher, ref rest @ ..], _)) = frame.split_first_chunk::<HELLO_HEADER>() else {
             return Err(FrameError::Truncated { what: "hello", bytes });
@@ -143,6 +146,9 @@ impl Handshake {
             let session = Box::new(self.session(theirs));
             self.begin(&session);
             return Ok(Greeting::Begins(session));
+        }
+        if alive {
+            return Ok(Greeting::Nothing);
         }
         if self.heard != Some(theirs) {
             self.heard = Some(theirs);
@@ -202,7 +208,7 @@ mod tests {
     }
 
     fn tell(from: &mut Handshake, to: &mut Handshake, asks: bool) -> Greeting {
-        to.on_hello(&mut hello(from, asks)).unwrap()
+        to.on_hello(&mut hello(from, asks), false).unwrap()
     }
 
     /// The three hellos of the picture above.
@@ -262,21 +268,40 @@ mod tests {
         let first = hello(&mut b, true);
         tell(&mut a, &mut b, true);
         let answer = hello(&mut b, false);
-        let Greeting::Begins(_) = a.on_hello(&mut answer.clone()).unwrap() else { panic!("A should begin") };
+        let Greeting::Begins(_) = a.on_hello(&mut answer.clone(), false).unwrap() else {
+            panic!("A should begin")
+        };
         // B starts anew, and so there is another session.
         let mut b = handshake(3);
         tell(&mut b, &mut a, true);
         tell(&mut a, &mut b, false);
         let last = hello(&mut b, false);
-        let Greeting::Begins(_) = a.on_hello(&mut last.clone()).unwrap() else { panic!("A should begin") };
+        let Greeting::Begins(_) = a.on_hello(&mut last.clone(), false).unwrap() else {
+            panic!("A should begin")
+        };
         let running = a.running;
         for mut replayed in [first, answer, last] {
-            let greeting = a.on_hello(&mut replayed).unwrap();
+            let greeting = a.on_hello(&mut replayed, false).unwrap();
             assert!(matches!(greeting, Greeting::Asks | Greeting::Nothing), "{greeting:?}");
             assert_eq!(a.running, running);
         }
         let own = hello(&mut a, true);
-        assert_eq!(a.on_hello(&mut own.clone()).unwrap_err(), FrameError::Reflected);
+        assert_eq!(a.on_hello(&mut own.clone(), false).unwrap_err(), FrameError::Reflected);
+    }
+
+    #[test]
+    fn a_session_that_is_alive_is_not_disturbed_by_replays_and_ends_when_it_is_not() {
+        // B said it before it started anew.
+        let mut replayed = hello(&mut handshake(2), true);
+        let (mut a, mut b) = (handshake(1), handshake(3));
+        let mut sessions = establish(&mut a, &mut b);
+        let heard = |a: &mut Handshake, frame: &mut [u8], alive| a.on_hello(frame, alive).unwrap();
+        assert!(matches!(heard(&mut a, &mut replayed.clone(), true), Greeting::Nothing));
+        let mut said = hello(&mut a, false);
+        assert!(matches!(heard(&mut b, &mut said, true), Greeting::Nothing));
+        let [of_a, of_b] = &mut sessions;
+        assert!(passes(of_a, of_b) && passes(of_b, of_a));
+        assert!(matches!(heard(&mut a, &mut replayed, false), Greeting::Asks));
     }
 
     #[test]
@@ -297,19 +322,19 @@ mod tests {
     fn another_key_cipher_or_byte_is_told_apart() {
         let mut a = handshake(1);
         let mut stranger = Handshake::new(Secret::new(Cipher::ChaCha20Poly1305, [2; 32]), [9; 32]);
-        assert_eq!(a.on_hello(&mut hello(&mut stranger, true)).unwrap_err(), FrameError::NotAuthentic);
+        assert_eq!(a.on_hello(&mut hello(&mut stranger, true), false).unwrap_err(), FrameError::NotAuthentic);
         let mut insecure = Handshake::new(Secret::insecure(), [9; 32]);
-        let error = a.on_hello(&mut hello(&mut insecure, true)).unwrap_err();
+        let error = a.on_hello(&mut hello(&mut insecure, true), false).unwrap_err();
         assert_eq!(error, FrameError::Cipher { theirs: 255, ours: 2 });
-        assert!(matches!(insecure.on_hello(&mut hello(&mut a, true)), Err(FrameError::Cipher { .. })));
+        assert!(matches!(insecure.on_hello(&mut hello(&mut a, true), false), Err(FrameError::Cipher { .. })));
         let whole = hello(&mut handshake(5), true);
         for cut in 1..whole.len() {
-            assert!(a.on_hello(&mut whole[..cut].to_vec()).is_err(), "{cut}");
+            assert!(a.on_hello(&mut whole[..cut].to_vec(), false).is_err(), "{cut}");
         }
         for index in 2..whole.len() {
             let mut changed = whole.clone();
             changed[index] ^= 0x40;
-            assert_eq!(a.on_hello(&mut changed).unwrap_err(), FrameError::NotAuthentic, "{index}");
+            assert_eq!(a.on_hello(&mut changed, false).unwrap_err(), FrameError::NotAuthentic, "{index}");
         }
     }
 }

@@ -248,7 +248,7 @@ impl Leg {
 
     fn take_frame(&mut self, frame: &mut [u8], now: Time) -> Result<(), FrameError> {
         if frame::is_hello(frame)? {
-            match self.handshake.on_hello(frame)? {
+            match self.handshake.on_hello(frame, self.is_alive(now))? {
                 Greeting::Begins(session) => {
                     self.begin(*session, now);
                     self.answer = true;
