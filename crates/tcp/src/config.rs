@@ -88,8 +88,7 @@ pub struct Config {
     pub restart_after_idle: bool,
     /// Each expiry for the same segment lowers the slow-start threshold, to half of the window that the expiry
     /// before has left, which is two segments; ns-2 does so. Without it the first expiry alone lowers it (RFC
-    /// 5681 §3.1). Congestion controls that set their window by themselves (BBR, explicit rates, XCP and
-    /// bentpipe's Hybla) ignore it.
+    /// 5681 §3.1). BBR, explicit rates, and XCP whose window routers set have no threshold.
     pub each_timeout_reduces: bool,
     /// How many segments an acknowledgement may count for in slow start (RFC 3465's L).
     pub byte_counting_limit: Option<u32>,

@@ -320,3 +320,26 @@ impl<O> Runs<O> {
 pub(super) fn over_seeds(values: impl Iterator<Item = f64>) -> Sample {
     Sample::of(values.collect::<Vec<_>>()).expect("an experiment has a seed, and measures are finite")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quick_look_is_long_enough_for_what_happens_at_a_prescribed_time() {
+        const FILE: (&str, &str) = ("xcp.toml", include_str!("../../../../scenarios/xcp.toml"));
+        let progress = Progress::default();
+        let lab = Lab { quick: true, ..Lab::new(World::Kernel, Seeds { first: 1, count: 1 }, &progress) };
+        let seconds = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+            lab.scenario(&FILE, &settings).unwrap().duration.as_secs()
+        };
+        assert_eq!(seconds(&[]), 30);
+        assert_eq!(seconds(&["duration=200s"]), 50);
+        assert_eq!(seconds(&["duration=1h"]), 120);
+        assert_eq!(seconds(&["duration=90s", "link.satellite.losses=[9000]"]), 90);
+        assert_eq!(seconds(&["duration=1h", "flow.free.start=40s"]), 120);
+        let outage = "link.satellite.outages=[{ start = \"20s\", duration = \"20s\" }]";
+        assert_eq!(seconds(&["duration=100s", outage]), 100);
+    }
+}

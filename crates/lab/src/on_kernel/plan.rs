@@ -486,25 +486,7 @@ impl Host {
             }
         }
     }
-}
 
-impl Control {
-    fn of_source(scenario: &Scenario, flow: &FlowSpec) -> Self {
-        let leg = &flow.legs[0];
-        let config = &scenario.links[leg.path[0].link].config;
-        let direction = if leg.path[0].forward { &config.forward } else { &config.reverse };
-        Self { name: kernel_name(leg.sender.congestion), capacity: direction.rate }
-    }
-
-    /// XCP's receiver returns the feedback, so it must speak XCP, too. It sends nothing, and so requests
-    /// nothing.
-    fn of_destination(flow: &FlowSpec) -> Option<Self> {
-        let congestion = last(&flow.legs).sender.congestion;
-        congestion.wants_feedback().then(|| Self { name: kernel_name(congestion), capacity: None })
-    }
-}
-
-impl Host {
     /// Sets the schedules of SYNs and of their answers, where its endpoints agree and Linux can have them;
     /// false if a schedule remains Linux' own.
     fn settle_schedules(&mut self) -> Result<bool, Error> {
@@ -522,6 +504,22 @@ impl Host {
             }
         }
         Ok(all)
+    }
+}
+
+impl Control {
+    fn of_source(scenario: &Scenario, flow: &FlowSpec) -> Self {
+        let leg = &flow.legs[0];
+        let config = &scenario.links[leg.path[0].link].config;
+        let direction = if leg.path[0].forward { &config.forward } else { &config.reverse };
+        Self { name: kernel_name(leg.sender.congestion), capacity: direction.rate }
+    }
+
+    /// XCP's receiver returns the feedback, so it must speak XCP, too. It sends nothing, and so requests
+    /// nothing.
+    fn of_destination(flow: &FlowSpec) -> Option<Self> {
+        let congestion = last(&flow.legs).sender.congestion;
+        congestion.wants_feedback().then(|| Self { name: kernel_name(congestion), capacity: None })
     }
 }
 
@@ -736,237 +734,4 @@ pub(super) fn refused(why: String) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use bentpipe_sim::file::{Setting, Source};
-
-    use super::*;
-
-    const GEO: &str = include_str!("../../../../scenarios/geo-download.toml");
-    const AGREEMENT: &str = include_str!("../../../../scenarios/agreement.toml");
-    const BOXES: &str = include_str!("../../../../scenarios/xcp-boxes.toml");
-    const SURREY: &str = include_str!("../../../../scenarios/surrey.toml");
-    const DISRUPTIVE: &str = include_str!("../../../../scenarios/disruptive.toml");
-
-    fn scenario(text: &str, settings: &[&str]) -> Scenario {
-        let settings: Vec<Setting> = settings.iter().map(|setting| setting.parse().unwrap()).collect();
-        Source::parse("a test's scenario", text).unwrap().with(&settings).unwrap()
-    }
-
-    fn node(scenario: &Scenario, name: &str) -> usize {
-        scenario.nodes.iter().position(|node| node == name).unwrap()
-    }
-
-    fn refusal(text: &str, settings: &[&str]) -> String {
-        Plan::of(&scenario(text, settings)).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn a_flow_has_routes_along_its_path_both_ways_and_a_daemon_where_it_is_split() {
-        let scenario = scenario(GEO, &[]);
-        let plan = Plan::of(&scenario).unwrap();
-        let [server, gateway, client] = ["server", "gateway", "client"].map(|name| node(&scenario, name));
-        let flow = &plan.flows[0];
-        assert_eq!((flow.ends, &flow.senders[..]), ([server, client], &[server, gateway][..]));
-        let route = |node: usize, to: Ipv4Addr| plan.hosts[node].routes[&to].clone();
-        assert!(route(server, flow.destination).contains("via 10.98.0.2 dev internet"));
-        assert!(route(gateway, flow.destination).contains("via 10.98.1.2 dev satellite"));
-        assert!(route(gateway, flow.source).contains("via 10.98.0.1 dev internet"));
-        assert!(route(client, flow.source).contains("via 10.98.1.1 dev satellite"));
-        assert!(plan.hosts[gateway].forwards && !plan.hosts[server].forwards && !plan.hosts[client].forwards);
-        let daemon = plan.daemon(gateway).unwrap();
-        assert!(
-            daemon.contains("[legs.satellite]\ninterface = \"satellite\"\ncongestion = \"hybla\""),
-            "{daemon}"
-        );
-        assert_eq!((plan.daemon(server), plan.daemon(client)), (None, None));
-    }
-
-    #[test]
-    fn the_published_hybla_is_its_own_congestion_control() {
-        let text = GEO.replace("congestion = \"hybla\"", "congestion = \"hybla\"\nhybla = \"published\"");
-        let scenario = scenario(&text, &[]);
-        let plan = Plan::of(&scenario).unwrap();
-        let daemon = plan.daemon(node(&scenario, "gateway")).unwrap();
-        assert!(daemon.contains("congestion = \"hybla-published\""), "{daemon}");
-        assert!(!plan.differences.iter().any(|what| what.contains("Hybla")), "{:?}", plan.differences);
-    }
-
-    #[test]
-    fn the_daemons_configurations_are_valid() {
-        for text in [GEO, BOXES, SURREY] {
-            let scenario = scenario(text, &[]);
-            let plan = Plan::of(&scenario).unwrap();
-            for daemon in (0..plan.hosts.len()).filter_map(|host| plan.daemon(host)) {
-                bentpipe_proxy::Config::parse("a plan", &daemon).unwrap();
-            }
-        }
-    }
-
-    #[test]
-    fn copies_of_a_flow_share_addresses_and_have_ports_of_their_own() {
-        let scenario = scenario(SURREY, &["flow.file.count=3"]);
-        let plan = Plan::of(&scenario).unwrap();
-        let ends = |flow: &FlowPlan| (flow.source, flow.destination);
-        assert!(plan.flows.iter().all(|flow| ends(flow) == ends(&plan.flows[0])));
-        let ports: BTreeSet<u16> = plan.flows.iter().map(|flow| flow.port).collect();
-        assert_eq!(ports.len(), 3);
-    }
-
-    #[test]
-    fn endpoints_become_settings_of_their_hosts_and_attributes_of_their_routes() {
-        let scenario = scenario(SURREY, &[]);
-        let plan = Plan::of(&scenario).unwrap();
-        let [server, terminal] = ["server", "terminal"].map(|name| node(&scenario, name));
-        let settings = |node: usize| plan.hosts[node].settings.clone();
-        assert_eq!(settings(server)["net.ipv4.tcp_sack"].0, "0");
-        assert_eq!(settings(terminal)["net.ipv4.tcp_rmem"].0, "4096 64000 64000");
-        let flow = &plan.flows[0];
-        let there = &plan.hosts[server].routes[&flow.destination];
-        assert!(there.ends_with("advmss 1012 initcwnd 4 rto_min 1000ms"), "{there}");
-        let back = &plan.hosts[terminal].routes[&flow.source];
-        assert!(back.ends_with("advmss 1012 quickack 1"), "{back}");
-        assert!(plan.differences.iter().any(|what| what.contains("RACK")), "{:?}", plan.differences);
-    }
-
-    /// A broadcast from the studio to two terminals behind a hub and to the hub, and a call back.
-    const STREAMS: &str = r#"duration = "10s"
-[[link]]
-name = "uplink"
-between = ["studio", "hub"]
-rate = "1Mbit/s"
-[[link]]
-name = "east"
-between = ["hub", "east"]
-delay = "10ms"
-[[link]]
-name = "west"
-between = ["west", "hub"]
-delay = "10ms"
-[[udp]]
-name = "broadcast"
-from = "studio"
-to = ["east", "west", "hub"]
-rate = "400kbit/s"
-[[udp]]
-name = "call"
-from = "west"
-to = "studio"
-rate = "80kbit/s"
-"#;
-
-    #[test]
-    fn a_stream_to_several_nodes_is_copied_where_paths_part_and_one_to_a_single_node_is_routed() {
-        let scenario = scenario(STREAMS, &[]);
-        let plan = Plan::of(&scenario).unwrap();
-        let [broadcast, call] = &plan.udp[..] else { panic!("{plan:?}") };
-        let [hub, west] = ["hub", "west"].map(|name| node(&scenario, name));
-        let address = |link, host| Ipv4Addr::new(10, 98, link, host);
-        let copies = MulticastRoute {
-            source_and_group: [broadcast.source, Ipv4Addr::new(239, 192, 0, 1)],
-            comes_by: address(0, 2),
-            leaves_by: vec![address(1, 1), address(2, 2)],
-        };
-        assert_eq!(plan.hosts[hub].multicast, [copies]);
-        assert_eq!(plan.hosts.iter().map(|host| host.multicast.len()).sum::<usize>(), 1);
-        assert_eq!(broadcast.to.to_string(), "239.192.0.1:10000");
-        assert_eq!((&broadcast.leaves_by[..], broadcast.comes_by[2]), (&[address(0, 1)][..], address(0, 2)));
-        assert_eq!((call.to.port(), call.to.ip().is_multicast()), (10_001, false));
-        let route = &plan.hosts[west].routes[call.to.ip()];
-        assert!(route.ends_with("via 10.98.2.2 dev west"), "{route}");
-        assert!(plan.hosts[hub].forwards && plan.has_multicast() && plan.differences.is_empty());
-    }
-
-    #[test]
-    fn both_ends_of_a_leg_with_xcp_speak_it() {
-        let boxes = scenario(BOXES, &[]);
-        let plan = Plan::of(&boxes).unwrap();
-        for name in ["gateway", "terminal"] {
-            let text = plan.daemon(node(&boxes, name)).unwrap();
-            assert!(text.contains("congestion = \"p-xcp\""), "{text}");
-        }
-    }
-
-    #[test]
-    fn buffers_that_grow_are_left_to_the_kernel_from_their_first_to_their_largest_size() {
-        let settings = [
-            r#"tcp.host.receive_buffer={ auto = ["128KiB", "32MiB"] }"#,
-            r#"tcp.host.send_buffer={ auto = ["16KiB", "4MiB"] }"#,
-            r#"tcp.satellite.receive_buffer={ auto = ["128KiB", "6MiB"] }"#,
-        ];
-        let scenario = scenario(AGREEMENT, &settings);
-        let plan = Plan::of(&scenario).unwrap();
-        let [server, client] = ["server", "client"].map(|name| node(&scenario, name));
-        assert_eq!(plan.hosts[client].settings["net.ipv4.tcp_rmem"].0, "4096 131072 33554432");
-        assert_eq!(plan.hosts[server].settings["net.ipv4.tcp_wmem"].0, "4096 32768 8388608");
-    }
-
-    const RADIUS: &str = include_str!("../../../../scenarios/radius07.toml");
-
-    #[test]
-    fn schedules_of_syns_become_settings_where_linux_can_have_them_exactly() {
-        let planned = |settings: &[&str]| {
-            let scenario = scenario(RADIUS, &[&["flow.file.tcp=stock"], settings].concat());
-            let plan = Plan::of(&scenario).unwrap();
-            let [client, server] = ["client", "server"].map(|name| node(&scenario, name));
-            let value = |node: usize, key| plan.hosts[node].settings.get(key).map(|(value, _)| value.clone());
-            let settings = [
-                value(client, "net.ipv4.tcp_syn_retries"),
-                value(client, "net.ipv4.tcp_syn_linear_timeouts"),
-                value(server, "net.ipv4.tcp_synack_retries"),
-            ];
-            (
-                settings.map(Option::unwrap_or_default),
-                plan.differences.iter().any(|what| what.contains("SYN")),
-            )
-        };
-        let [linux, two, none] = [["6", "4", "5"], ["2", "0", "5"], ["", "", "5"]];
-        let with = |settings: [&str; 3], differs| (settings.map(str::to_owned), differs);
-        assert_eq!(planned(&[]), with(linux, false));
-        assert_eq!(planned(&["tcp.stock.syn={linear=0,waits=3}"]), with(two, false));
-        // Nothing is repeated a second time at Linux' equal distances alone, nor by a first wait of 3 s.
-        assert_eq!(planned(&["tcp.stock.syn={linear=4,waits=5}"]), with(none, true));
-        assert_eq!(planned(&["tcp.stock.syn=opnet"]), with(none, true));
-        // The maximum RTO is that of SYNs, too.
-        assert_eq!(planned(&["tcp.stock.rto.max=4s"]), with(none, true));
-        assert_eq!(planned(&["tcp.stock.rto.max=4s", "tcp.stock.syn.max=4s"]), with(linux, false));
-    }
-
-    #[test]
-    fn parts_of_rack_that_linux_can_switch_off_become_settings() {
-        let settings = |settings: &[&str]| {
-            let scenario = scenario(RADIUS, settings);
-            let plan = Plan::of(&scenario).unwrap();
-            let known = &plan.hosts[node(&scenario, "client")].settings;
-            ["net.ipv4.tcp_early_retrans", "net.ipv4.tcp_frto"]
-                .map(|key| known.get(key).map(|(value, _)| value.clone()))
-        };
-        let off = ["flow.file.tcp=stock", "tcp.stock.tail_loss_probe=false", "tcp.stock.forward_rto=false"];
-        assert_eq!(settings(&off), [Some("0".to_owned()), Some("0".to_owned())]);
-        assert_eq!(settings(&off[..1]), [Some("3".to_owned()), Some("2".to_owned())]);
-        assert_eq!(settings(&[]), [None, None]);
-    }
-
-    #[test]
-    fn what_no_kernel_can_do_is_refused_with_the_reason() {
-        let error = refusal(DISRUPTIVE, &[]);
-        assert!(error.contains("flow download is carried in bundles"), "{error}");
-        let error = refusal(GEO, &["tcp.space.congestion=bbr3"]);
-        assert!(error.contains("BBR version 3"), "{error}");
-        let error = refusal(
-            BOXES,
-            &[
-                "tcp.satellite.congestion=explicit",
-                "flow.download.split=[]",
-                "flow.download.tcp=satellite",
-                "link.satellite.xcp=off",
-                "link.internet.explicit.at=server",
-            ],
-        );
-        assert!(error.contains("explicit rates at its source server"), "{error}");
-        let two = format!(
-            "{SURREY}\n[[flow]]\nname = \"other\"\nfrom = \"server\"\nto = \"terminal\"\ntcp = \"sack\"\n"
-        );
-        let error = refusal(&two, &[]);
-        assert!(error.contains("net.ipv4.tcp_sack") && error.contains("server"), "{error}");
-    }
-}
+mod tests;
