@@ -113,6 +113,8 @@ pub(crate) struct Interception {
     /// The same rules for a host that tracks connections, if these are for one that does not; and what puts
     /// them in the place of these.
     with_tracking: Option<[String; 2]>,
+    /// The rules as the kernel had them when they were loaded, if it said so.
+    loaded: Option<Vec<Vec<u8>>>,
     /// Another process has taken them over.
     is_left: bool,
 }
@@ -169,6 +171,7 @@ impl Interception {
             sysctls: loopback::prepare()?,
             counters,
             with_tracking: None,
+            loaded: None,
             is_left: false,
         };
         let mut socket = RouteSocket::open().map_err(Error::system("ask for routes"))?;
@@ -194,6 +197,7 @@ impl Interception {
             sysctls,
             counters,
             with_tracking: None,
+            loaded: NfTables::open().and_then(|mut tables| tables.rules_of(TABLE)).ok(),
             is_left: false,
         }
     }
@@ -263,7 +267,7 @@ impl Interception {
     }
 
     /// Installs the rules again that another program has removed.
-    pub(crate) fn restore(&self, takes: bool) -> Result<(), Error> {
+    pub(crate) fn restore(&mut self, takes: bool) -> Result<(), Error> {
         self.load(self.rules.clone(), takes, None)
     }
 
@@ -275,6 +279,15 @@ impl Interception {
         self.load(replacing + &split.untracked(), takes, None)?;
         (self.rules, self.with_tracking) = (rules, None);
         split.forget().map_err(Error::system("remove what is tracked of split connections"))
+    }
+
+    /// From which rule on, counted from 1, those of the kernel are others than were loaded; `None` if they are
+    /// the same. If it is not known what was loaded, that is what is there now.
+    pub(crate) fn first_change(&mut self, tables: &mut NfTables) -> Option<usize> {
+        let there = tables.rules_of(TABLE).ok()?;
+        let loaded = self.loaded.get_or_insert_with(|| there.clone());
+        let same = loaded.iter().zip(&there).take_while(|(before, now)| before == now).count();
+        (*loaded != there).then_some(same + 1)
     }
 
     /// Whether the rules are for a host that tracks no connections.
@@ -289,11 +302,13 @@ impl Interception {
 
     /// Loads rules, which take connections from the same moment if it `takes` them. Those before have counted
     /// until then; these count for `plan`, or for the same as before.
-    fn load(&self, rules: String, takes: bool, plan: Option<&Plan<'_>>) -> Result<(), Error> {
-        if let Ok(mut tables) = NfTables::open() {
-            self.collect(&mut tables);
+    fn load(&mut self, rules: String, takes: bool, plan: Option<&Plan<'_>>) -> Result<(), Error> {
+        let mut tables = NfTables::open().ok();
+        if let Some(tables) = &mut tables {
+            self.collect(tables);
         }
         load_rules(&if takes { rules + &into_force() } else { rules })?;
+        self.loaded = tables.and_then(|mut tables| tables.rules_of(TABLE).ok());
         self.counters.restart(plan);
         Ok(())
     }

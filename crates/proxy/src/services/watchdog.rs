@@ -64,9 +64,8 @@ struct Supervisor {
     route_socket: RouteSocket,
     /// When to check the diverts again.
     next_divert_check: Instant,
-    /// The rules as the kernel had them when they were loaded, and the state of the whole rule set when they
-    /// were last seen to be so. `None` until they are looked at.
-    rules: Option<(Vec<Vec<u8>>, u32)>,
+    /// The state of the kernel's whole rule set when our rules were last seen to be as they were loaded.
+    generation: Option<u32>,
     /// When to read again what the rules count.
     next_count: Instant,
     /// The contents of the sets.
@@ -149,7 +148,7 @@ impl Supervisor {
             routes,
             route_socket: RouteSocket::open().map_err(Error::system("ask for routes"))?,
             next_divert_check: Instant::now(),
-            rules: None,
+            generation: None,
             next_count: Instant::now(),
             known: OverLimit::default(),
             passes: false,
@@ -246,10 +245,10 @@ impl Supervisor {
 
     /// This process's own change adds one to the state of the rule set.
     fn follow_generation(&mut self, before: std::io::Result<u32>) {
-        if let (Some((_, seen)), Ok(before)) = (&mut self.rules, before)
-            && *seen == before
+        if let Ok(before) = before
+            && self.generation == Some(before)
         {
-            *seen = before.wrapping_add(1);
+            self.generation = Some(before.wrapping_add(1));
         }
     }
 
@@ -257,7 +256,7 @@ impl Supervisor {
     /// again if not; and keeps the halves of connections apart once this host tracks connections.
     fn verify_rules(&mut self) {
         let generation = self.tables.generation().ok();
-        let is_known = generation.is_some() && self.rules.as_ref().map(|(_, seen)| *seen) == generation;
+        let is_known = generation.is_some() && self.generation == generation;
         let interception = self.interception.clone();
         let mut interception = interception.lock().unwrap_or_else(PoisonError::into_inner);
         if interception.expects_no_tracking()
@@ -273,31 +272,22 @@ impl Supervisor {
                     self.log_failure(&format!("cannot keep the halves of connections apart: {error}"));
                 }
             }
-            self.rules = None;
             return;
         }
-        let Some(generation) = generation.filter(|_| !is_known) else { return };
-        let Ok(there) = self.tables.rules_of(TABLE) else { return };
-        match &mut self.rules {
-            None => self.rules = Some((there, generation)),
-            Some((loaded, seen)) if *loaded == there => *seen = generation,
-            Some((loaded, _)) => {
-                let (were, are) = (loaded.len(), there.len());
-                let same = loaded.iter().zip(&there).take_while(|(before, now)| before == now).count();
-                self.known = OverLimit::default();
-                match interception.restore(self.takes) {
-                    Ok(()) => tracing::warn!(
-                        were,
-                        are,
-                        same,
-                        "another program changed the interception rules, from number {} on: restored",
-                        same + 1
-                    ),
-                    Err(error) => {
-                        self.log_failure(&format!("cannot restore the rules: {error}"));
-                    }
-                }
-                self.rules = None;
+        if is_known {
+            return;
+        }
+        let Some(number) = interception.first_change(&mut self.tables) else {
+            self.generation = generation;
+            return;
+        };
+        self.known = OverLimit::default();
+        match interception.restore(self.takes) {
+            Ok(()) => {
+                tracing::warn!("another program changed the interception rules, from number {number} on: restored")
+            }
+            Err(error) => {
+                self.log_failure(&format!("cannot restore the rules: {error}"));
             }
         }
     }
@@ -347,9 +337,6 @@ impl Supervisor {
     /// pass by order, those of `alive` are removed at once, and again at each interval.
     fn update(&mut self, renewal: bool, all_alive: bool, passes: bool) {
         let are_new = !self.mailbox.take().is_empty();
-        if are_new {
-            self.rules = None;
-        }
         if renewal || passes {
             self.takes = all_alive;
         }
@@ -424,7 +411,7 @@ impl Supervisor {
         let restored = match error {
             NfTablesError::Missing { .. } => {
                 self.known = OverLimit::default();
-                let interception = self.interception.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut interception = self.interception.lock().unwrap_or_else(PoisonError::into_inner);
                 interception.restore(self.takes).map_err(|error| error.to_string())
             }
             _ => Err(error.to_string()),

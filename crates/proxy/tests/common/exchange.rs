@@ -12,6 +12,9 @@ use super::pattern;
 /// Longer than the timers of two hosts that have backed off together.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Of those who are held; left to itself, the kernel would take several megabytes.
+const RECEIVE_BUFFER: usize = 256 * 1024;
+
 /// The two directions, as numbers.
 const UP: usize = 0;
 const DOWN: usize = 1;
@@ -46,8 +49,12 @@ impl Exchange {
         Self::begin(ends, bytes, true)
     }
 
-    /// The same, but nobody reads more than half until [`let_go`](Self::let_go).
+    /// The same, but nobody reads more than half until [`let_go`](Self::let_go). Little of the other half
+    /// arrives before.
     pub fn start_and_hold(ends: (TcpStream, TcpStream), bytes: usize) -> Self {
+        for end in [&ends.0, &ends.1] {
+            rustix::net::sockopt::set_socket_recv_buffer_size(end, RECEIVE_BUFFER).unwrap();
+        }
         Self::begin(ends, bytes, false)
     }
 

@@ -2,13 +2,15 @@
 //! timer anew at each partial acknowledgement, as Slow-but-Steady does; with SACK it is RACK. Linux has neither
 //! Reno nor Impatient.
 
+use bentpipe_sim::Scenario;
+
 use super::event::{self, Course, Event, SHOWN, SHOWN_BEYOND};
 use super::{
-    DELAYS_MS, Lab, MBIT, Output, P_XCP, Runs, SACK, STEADY, VARIANTS, at_delay, at_random, crowd, flows,
+    DELAYS_MS, Lab, MBIT, Output, P_XCP, Runs, SACK, SCENARIO, STEADY, VARIANTS, at_delay, at_random, crowd,
+    flows,
 };
 use crate::Error;
 use crate::claim::{Claim, Range};
-use crate::experiment::rows;
 use crate::figure::{Axis, Plot, Point, Series, Style};
 use crate::results::Part;
 use crate::statistics::{Estimate, Sample};
@@ -23,36 +25,53 @@ pub(super) fn setting(recovery: usize) -> String {
     format!("tcp.satellite.sack={}", recovery == SACK)
 }
 
-/// The runs of the event and of the losses at random at one delay: those of the event by recovery and event, one
-/// of XCP with the event, and those of the losses at random by variant and recovery.
+/// What runs at one delay.
 struct AtDelay {
     delay_ms: u32,
+    /// P-XCP with the event, by recovery and event.
     events: Vec<Vec<Runs<Course>>>,
+    /// XCP with the event.
     xcp: Runs<Course>,
-    random: Vec<Vec<Runs>>,
+    /// With losses at random, by variant and recovery.
+    random: Vec<Vec<Runs<Course>>>,
 }
 
 impl AtDelay {
-    fn run(lab: &Lab<'_>, delay_ms: u32) -> Result<Self, Error> {
+    /// Both delays; everything side by side.
+    fn run(lab: &Lab<'_>) -> Result<Vec<Self>, Error> {
+        let mut scenarios = Vec::new();
+        for delay_ms in DELAYS_MS {
+            scenarios.extend(Self::scenarios(lab, delay_ms)?);
+        }
+        let mut runs = lab.observe(&scenarios, Course::default)?.into_iter();
+        let mut rows = |count, length| -> Vec<Vec<Runs<Course>>> {
+            (0..count).map(|_| runs.by_ref().take(length).collect()).collect()
+        };
+        let of_delay = |delay_ms| Self {
+            delay_ms,
+            events: rows(RECOVERIES.len(), Self::events(lab, delay_ms).len()),
+            xcp: rows(1, 1).remove(0).remove(0),
+            random: rows(VARIANTS.len(), RECOVERIES.len()),
+        };
+        Ok(DELAYS_MS.into_iter().map(of_delay).collect())
+    }
+
+    /// In the order of the fields.
+    fn scenarios(lab: &Lab<'_>, delay_ms: u32) -> Result<Vec<Scenario>, Error> {
         let events = Self::events(lab, delay_ms);
         let with_event = |variant, recovery, event: Event| {
             event.settings(VARIANTS[variant], recovery, &[setting(recovery)])
         };
-        let p_xcp = lab.scenarios(&super::SCENARIO, &RECOVERIES, &events, |(_, recovery), event| {
+        let mut scenarios = lab.scenarios(&SCENARIO, &RECOVERIES, &events, |(_, recovery), event| {
             with_event(P_XCP, recovery, event)
         })?;
-        let xcp = lab.scenario(&super::SCENARIO, &with_event(XCP, STEADY, events[0]))?;
-        let random = lab.scenarios(&super::SCENARIO, &VARIANTS, &RECOVERIES, |variant, (_, recovery)| {
+        scenarios.push(lab.scenario(&SCENARIO, &with_event(XCP, STEADY, events[0]))?);
+        scenarios.extend(lab.scenarios(&SCENARIO, &VARIANTS, &RECOVERIES, |variant, (_, recovery)| {
             let mut settings = at_random::settings(variant, (delay_ms, super::RECOVERIES[recovery].1));
             settings.push(setting(recovery));
             settings
-        })?;
-        Ok(Self {
-            delay_ms,
-            events: rows(lab.observe(&p_xcp, Course::default)?, events.len()),
-            xcp: lab.observe(&[xcp], Course::default)?.remove(0),
-            random: rows(lab.run(&random)?, RECOVERIES.len()),
-        })
+        })?);
+        Ok(scenarios)
     }
 
     /// All of them, the one of the figures first; in a quick look that one and the one beyond a round trip.
@@ -66,8 +85,7 @@ impl AtDelay {
 }
 
 pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
-    let by_delay =
-        DELAYS_MS.into_iter().map(|delay| AtDelay::run(lab, delay)).collect::<Result<Vec<_>, _>>()?;
+    let by_delay = AtDelay::run(lab)?;
     let (flows, bursts) = (flows::on_kernel(lab)?, crowd::run(lab)?);
     let mut claims = vec![falls(&by_delay), stays(&by_delay)];
     claims.extend([does_not_time_out(&by_delay, 0), does_not_time_out(&by_delay, 1), queue_holds(&by_delay)]);
