@@ -81,7 +81,14 @@ pub enum State {
 pub struct Journal {
     folder: PathBuf,
     machine: Machine,
-    running: Option<(Invocation, SystemTime, Instant)>,
+}
+
+/// An experiment that runs.
+#[derive(Debug)]
+pub struct Started {
+    invocation: Invocation,
+    began: SystemTime,
+    since: Instant,
 }
 
 /// All that is known of some folders of results.
@@ -114,7 +121,7 @@ impl Journal {
     /// # Errors
     /// [`Error::Write`] if the folder takes no files.
     pub fn begin(folder: &Path, invocations: &[Invocation]) -> Result<Self, Error> {
-        let journal = Self { folder: folder.to_owned(), machine: Machine::this(), running: None };
+        let journal = Self { folder: folder.to_owned(), machine: Machine::this() };
         for invocation in invocations {
             journal.write_attempt(invocation, State::Waiting)?;
         }
@@ -126,21 +133,19 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::Write`].
-    pub fn started(&mut self, invocation: &Invocation) -> Result<(), Error> {
-        self.running = Some((invocation.clone(), SystemTime::now(), Instant::now()));
+    pub fn started(&self, invocation: &Invocation) -> Result<Started, Error> {
+        let (began, since) = (SystemTime::now(), Instant::now());
         self.write_attempt(invocation, State::Running)?;
-        self.write_page().map(drop)
+        self.write_page()?;
+        Ok(Started { invocation: invocation.clone(), began, since })
     }
 
-    /// The experiment that [`started`](Self::started) has results. They are written as files and in the page.
+    /// An experiment has results. They are written as files and in the page.
     ///
     /// # Errors
     /// Those of [`Results::write`].
-    ///
-    /// # Panics
-    /// If none has started.
-    pub fn finished(&mut self, results: &Results) -> Result<Written, Error> {
-        let (invocation, began, since) = self.running.take().expect("an experiment has started");
+    pub fn finished(&self, started: Started, results: &Results) -> Result<Written, Error> {
+        let Started { invocation, began, since } = started;
         let seconds = since.elapsed().as_secs_f64();
         let origin = Origin { machine: self.machine.clone(), began: rfc3339(began), seconds };
         let written = results.write(&self.folder)?;
@@ -153,16 +158,12 @@ impl Journal {
         }
     }
 
-    /// The experiment that [`started`](Self::started) has failed.
+    /// An experiment has failed.
     ///
     /// # Errors
     /// [`Error::Write`].
-    ///
-    /// # Panics
-    /// If none has started.
-    pub fn failed(&mut self, message: impl Into<String>) -> Result<(), Error> {
-        let (invocation, ..) = self.running.take().expect("an experiment has started");
-        self.write_attempt(&invocation, State::Failed(message.into()))?;
+    pub fn failed(&self, started: Started, message: impl Into<String>) -> Result<(), Error> {
+        self.write_attempt(&started.invocation, State::Failed(message.into()))?;
         self.write_page().map(drop)
     }
 
@@ -344,10 +345,10 @@ mod tests {
     pub(super) fn folder_of(test: &str, all: &[Results]) -> Folder {
         let folder = Folder::new(test);
         let invocations: Vec<_> = all.iter().map(Results::invocation).collect();
-        let mut journal = Journal::begin(&folder.0, &invocations).unwrap();
+        let journal = Journal::begin(&folder.0, &invocations).unwrap();
         for (results, invocation) in all.iter().zip(&invocations) {
-            journal.started(invocation).unwrap();
-            journal.finished(results).unwrap();
+            let started = journal.started(invocation).unwrap();
+            journal.finished(started, results).unwrap();
         }
         folder
     }
@@ -380,10 +381,10 @@ mod tests {
         let [first, second] = [results(), on_kernel()];
         let third = Invocation { experiment: "pepsal-per".into(), ..first.invocation() };
         let invocations = [first.invocation(), second.invocation(), third];
-        let mut journal = Journal::begin(&folder.0, &invocations).unwrap();
+        let journal = Journal::begin(&folder.0, &invocations).unwrap();
         assert_eq!(page(&folder).matches("has not begun").count(), 3);
-        journal.started(&invocations[0]).unwrap();
-        journal.finished(&first).unwrap();
+        let started = journal.started(&invocations[0]).unwrap();
+        journal.finished(started, &first).unwrap();
         journal.started(&invocations[1]).unwrap();
         drop(journal);
         let page = page(&folder);
@@ -397,16 +398,16 @@ mod tests {
     fn a_failure_is_told_with_its_error_beside_the_earlier_results() {
         let folder = folder_of("failure", &[results()]);
         let invocation = results().invocation();
-        let mut journal = Journal::begin(&folder.0, std::slice::from_ref(&invocation)).unwrap();
-        journal.started(&invocation).unwrap();
-        journal.failed("no <namespaces> here").unwrap();
+        let journal = Journal::begin(&folder.0, std::slice::from_ref(&invocation)).unwrap();
+        let started = journal.started(&invocation).unwrap();
+        journal.failed(started, "no <namespaces> here").unwrap();
         let failed = page(&folder);
         assert!(
             failed.contains("failed: no &lt;namespaces&gt; here") && failed.contains("33 tunnels"),
             "{failed}"
         );
-        journal.started(&invocation).unwrap();
-        journal.finished(&results()).unwrap();
+        let started = journal.started(&invocation).unwrap();
+        journal.finished(started, &results()).unwrap();
         assert!(!page(&folder).contains("failed:"));
     }
 

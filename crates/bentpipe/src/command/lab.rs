@@ -1,20 +1,25 @@
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use bentpipe_lab::experiment::{self, Experiment, Progress};
-use bentpipe_lab::report::{Journal, PAGE, Report};
+use bentpipe_lab::report::{Journal, PAGE, Report, Started};
 use bentpipe_lab::results::{self, Invocation, Plan, Results, Written};
 use bentpipe_testbed::require;
 use clap::{Args, Subcommand, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Fits into 80 columns.
 const BAR: &str = "{prefix:18} {bar:30} {pos:>5} of {len} runs  {elapsed}";
 const TICK: Duration = Duration::from_millis(100);
 /// Shorter experiments need no bar.
 const BAR_DELAY: Duration = Duration::from_secs(1);
+/// Experiments that run at once in a quick look.
+const LOOKS_AT_ONCE: usize = 8;
 /// All experiments, where the name of one is expected.
 const ALL: &str = "all";
 
@@ -160,29 +165,33 @@ impl Run {
         super::laboratory::prepare_folder(&self.out)?;
         let invocations: Vec<Invocation> =
             runs.iter().map(|&(experiment, world, plan)| self.invocation(experiment, world, plan)).collect();
-        let mut journal = Journal::begin(&self.out, &invocations)?;
-        let (mut documents, mut failures) = (Vec::new(), Vec::new());
-        for ((experiment, world, plan), invocation) in runs.into_iter().zip(&invocations) {
-            journal.started(invocation)?;
-            let results = match run_with_progress(experiment, world, self.seed, invocation.quick, plan) {
+        let journal = Journal::begin(&self.out, &invocations)?;
+        let (mut documents, mut failures) = (BTreeMap::new(), Vec::new());
+        self.each_outcome(&runs, |index, bars, ended| {
+            let Some((started, results)) = ended else {
+                return journal.started(&invocations[index]).map(Some).map_err(Into::into);
+            };
+            let results = match results {
                 Ok(results) => results,
                 Err(error) => {
-                    journal.failed(format!("{error:#}"))?;
+                    journal.failed(started, format!("{error:#}"))?;
                     if invocations.len() > 1 {
-                        super::print_note(format_args!("{error:#}"));
+                        bars.suspend(|| super::print_note(format_args!("{error:#}")));
                     }
                     failures.push(error);
-                    continue;
+                    return Ok(None);
                 }
             };
-            let written = journal.finished(&results)?;
+            let written = journal.finished(started, &results)?;
             if self.json {
-                documents.push(serde_json::to_value(results.document(&written))?);
+                documents.insert(index, serde_json::to_value(results.document(&written))?);
             } else {
-                super::print(&format!("{}\n", results.to_text()))?;
-                print_files(&written);
+                bars.suspend(|| super::print(&format!("{}\n", results.to_text())))?;
+                bars.suspend(|| print_files(&written));
             }
-        }
+            Ok(None)
+        })?;
+        let mut documents: Vec<serde_json::Value> = documents.into_values().collect();
         match (invocations.len(), failures.len()) {
             (1, 1) => return Err(failures.remove(0)),
             (_, 0) => (),
@@ -203,9 +212,59 @@ impl Run {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Runs the experiments, and tells `keep` of each that begins or has ended, in the order in which they do,
+    /// with the bars of those that run, to be suspended where something is printed. Where it fails, none begins
+    /// any more.
+    fn each_outcome(
+        &self,
+        runs: &[(&'static Experiment, results::World, Plan)],
+        mut keep: impl FnMut(
+            usize,
+            &MultiProgress,
+            Option<(Started, anyhow::Result<Results>)>,
+        ) -> anyhow::Result<Option<Started>>,
+    ) -> anyhow::Result<()> {
+        let (bars, next) = (MultiProgress::new(), AtomicUsize::new(0));
+        let mut running: Vec<Option<Started>> = runs.iter().map(|_| None).collect();
+        std::thread::scope(|scope| {
+            let (sender, news) = mpsc::channel();
+            for _ in 0..self.at_once() {
+                let (sender, bars, next) = (sender.clone(), &bars, &next);
+                scope.spawn(move || {
+                    let indexes = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+                    for index in indexes.take_while(|index| *index < runs.len()) {
+                        let (experiment, world, plan) = runs[index];
+                        if sender.send((index, None)).is_err() {
+                            return;
+                        }
+                        let quick = self.is_quick(world);
+                        let results = run_with_progress(experiment, world, self.seed, quick, plan, bars);
+                        let _ = sender.send((index, Some(results)));
+                    }
+                });
+            }
+            drop(sender);
+            for (index, results) in news {
+                let begun = |results| (running[index].take().expect("it begins before it ends"), results);
+                let ended = results.map(begun);
+                running[index] = keep(index, &bars, ended)?;
+            }
+            Ok(())
+        })
+    }
+
     fn invocation(&self, experiment: &Experiment, world: results::World, plan: Plan) -> Invocation {
-        let quick = self.quick && world == results::World::Kernel;
-        experiment.invocation(world, self.seed, plan, quick)
+        experiment.invocation(world, self.seed, plan, self.is_quick(world))
+    }
+
+    fn is_quick(&self, world: results::World) -> bool {
+        self.quick && world == results::World::Kernel
+    }
+
+    /// How many experiments run at once. A look at the kernel mostly waits; virtual time uses all cores for one,
+    /// and what is measured has the machine to itself.
+    fn at_once(&self) -> usize {
+        if self.quick && self.on == World::Kernel { LOOKS_AT_ONCE } else { 1 }
     }
 
     /// The named experiments, each once in each world, with their seeds. All names are looked up, also those
@@ -239,8 +298,7 @@ impl Run {
 
     /// With how many seeds an experiment begins, and with how many it ends at the latest.
     fn plan(&self, experiment: &Experiment, world: results::World) -> anyhow::Result<Plan> {
-        let quickly = self.quick && world == results::World::Kernel;
-        let default = if quickly { Plan::fixed(1) } else { experiment.plan_in(world) };
+        let default = if self.is_quick(world) { Plan::fixed(1) } else { experiment.plan_in(world) };
         let (from, most) = match (self.seeds, self.max_seeds) {
             (None, None) => (default.from, default.most),
             (None, Some(most)) => (default.from.min(most), most),
@@ -283,6 +341,7 @@ fn run_with_progress(
     first_seed: u64,
     quick: bool,
     plan: Plan,
+    bars: &MultiProgress,
 ) -> anyhow::Result<Results> {
     let progress = Progress::default();
     let style = ProgressStyle::with_template(BAR).expect("the template is valid");
@@ -299,7 +358,7 @@ fn run_with_progress(
             bar.set_length(planned);
             bar.set_position(done);
             if bar.is_hidden() && started.elapsed() > BAR_DELAY {
-                bar.set_draw_target(ProgressDrawTarget::stderr());
+                bars.add(bar.clone());
             }
             std::thread::sleep(TICK);
         }

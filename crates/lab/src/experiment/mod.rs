@@ -18,6 +18,7 @@ mod explicit_railway;
 mod explicit_shares;
 mod iwssc09;
 mod leo;
+mod load;
 mod lossy_link;
 mod observers;
 mod one_way;

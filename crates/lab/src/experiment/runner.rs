@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 use super::Progress;
 use super::curves::rows;
+use super::load::{self, Load, MACHINE};
 use crate::results::{Seeds, World};
 use crate::statistics::Sample;
 use crate::{Error, on_kernel};
@@ -83,14 +84,9 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// Scenarios that run on the kernel at the same time. One with two splitters takes a fifth of a CPU at 10
-/// Mbit/s; where two CPUs are loaded to three quarters, packets wait for one, and a round trip of 25 ms
-/// becomes longer.
-const SCENARIOS_AT_ONCE: usize = 6;
-/// The same in a quick look, which nobody measures by.
-const QUICK_AT_ONCE: usize = 10;
-/// The same for scenarios that hardly send anything: [`Lab::run_idle`].
-const IDLE_AT_ONCE: usize = 60;
+/// The most scenarios that run on the kernel at the same time, however little they load it: each has a dozen
+/// namespaces.
+const MOST_AT_ONCE: usize = 60;
 /// The part of a scenario's time that a quick run in real time has, and its bounds.
 const QUICK: u32 = 4;
 const QUICK_RANGE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(120)];
@@ -101,8 +97,9 @@ impl Lab<'_> {
         (0..count).map(move |index| first.wrapping_add(index))
     }
 
-    fn at_once(&self) -> usize {
-        if self.quick { QUICK_AT_ONCE } else { SCENARIOS_AT_ONCE }
+    /// The most that may load the machine at once.
+    fn most(&self) -> Load {
+        if self.quick { load::QUICK } else { load::MEASURED }
     }
 
     /// A scenario of `scenarios/` with parameters set, each as `key=value`.
@@ -159,7 +156,7 @@ impl Lab<'_> {
         let scenario =
             |index: usize, seed: u64| &by_seed[seed.wrapping_sub(self.seeds.first) as usize][index];
         let count = schemes.len() * points.len();
-        Ok(rows(self.observe_each(self.at_once(), count, scenario, || Unobserved)?, points.len()))
+        Ok(rows(self.observe_each(Load::of, count, scenario, || Unobserved)?, points.len()))
     }
 
     /// Runs each scenario with each seed: in virtual time on all cores, on the kernel several at a time. The
@@ -171,7 +168,7 @@ impl Lab<'_> {
     /// The same for scenarios that are nearly idle, because their packets wait for seconds: on the kernel
     /// many more of them run at a time.
     pub(super) fn run_idle(&self, scenarios: &[Scenario]) -> Result<Vec<Runs>, Error> {
-        self.observe_each(IDLE_AT_ONCE, scenarios.len(), |index, _| &scenarios[index], || Unobserved)
+        self.observe_each(|_| load::NEARLY_IDLE, scenarios.len(), |index, _| &scenarios[index], || Unobserved)
     }
 
     /// The same, with an observer for each run.
@@ -180,14 +177,14 @@ impl Lab<'_> {
         scenarios: &[Scenario],
         observer: impl Fn() -> O + Sync,
     ) -> Result<Vec<Runs<O>>, Error> {
-        self.observe_each(self.at_once(), scenarios.len(), |index, _| &scenarios[index], observer)
+        self.observe_each(Load::of, scenarios.len(), |index, _| &scenarios[index], observer)
     }
 
-    /// Runs `count` scenarios, of which `scenario` has one for each index and seed; on the kernel `at_once` at
-    /// a time.
+    /// Runs `count` scenarios, of which `scenario` has one for each index and seed; on the kernel as many at
+    /// once as their `load` allows.
     fn observe_each<'s, O: Observer + Send + Sync + 'static>(
         &self,
-        at_once: usize,
+        load: impl Fn(&Scenario) -> Load + Sync,
         count: usize,
         scenario: impl Fn(usize, u64) -> &'s Scenario + Sync,
         observer: impl Fn() -> O + Sync,
@@ -205,10 +202,12 @@ impl Lab<'_> {
             })?,
             // The pool's threads begin far apart in the list: its schemes load the machine at the same time,
             // not in turn.
-            World::Kernel => pool_of(at_once)?.install(|| {
+            World::Kernel => pool_of(MOST_AT_ONCE.min(jobs as usize))?.install(|| {
                 self.in_parallel(jobs, |job| {
                     let ((index, seed), mut observer) = (place(job), observer());
-                    Ok((on_kernel::run(scenario(index, seed), seed, &mut observer)?, observer))
+                    let scenario = scenario(index, seed);
+                    let _turn = MACHINE.turn(load(scenario), self.most());
+                    Ok((on_kernel::run(scenario, seed, &mut observer)?, observer))
                 })
             })?,
         };
@@ -238,7 +237,8 @@ impl Lab<'_> {
     }
 
     /// Runs jobs in real time, `at_once` of them at the same time, so that a disturbance of the machine
-    /// affects all of these alike. The results are in the order of the jobs.
+    /// affects all of these alike, and nothing else beside them, but in a quick look. The results are in the
+    /// order of the jobs.
     pub(super) fn side_by_side<T: Send>(
         &self,
         at_once: usize,
@@ -246,7 +246,9 @@ impl Lab<'_> {
     ) -> Result<Vec<T>, Error> {
         self.progress.planned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
         let mut results = Vec::with_capacity(jobs.len());
+        let whole = if self.quick { self.most().part(1, 2) } else { self.most() };
         for batch in rows(jobs, at_once) {
+            let _turn = MACHINE.turn(whole.part(batch.len(), at_once), self.most());
             std::thread::scope(|scope| {
                 let mut running = Vec::with_capacity(at_once);
                 for job in batch {

@@ -284,7 +284,9 @@ impl Supervisor {
         self.known = OverLimit::default();
         match interception.restore(self.takes) {
             Ok(()) => {
-                tracing::warn!("another program changed the interception rules, from number {number} on: restored")
+                tracing::warn!(
+                    "another program changed the interception rules, from number {number} on: restored"
+                )
             }
             Err(error) => {
                 self.log_failure(&format!("cannot restore the rules: {error}"));

@@ -1,0 +1,164 @@
+//! How much may run in real time at once: beyond that, packets wait for a CPU, and the machine is measured.
+//!
+//! A load is counted as the traffic that crosses the bottlenecks. One flow of 10 Mbit/s with two splitters takes
+//! a fifth of a CPU; where two CPUs are loaded to three quarters, packets wait for one, and a round trip of
+//! 25 ms becomes longer.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use bentpipe_sim::Scenario;
+use bentpipe_sim::scenario::Hop;
+use bentpipe_units::Rate;
+
+/// What runs on this machine, for this process.
+pub(super) static MACHINE: Machine = Machine::idle();
+
+/// The most at once, for measurements.
+pub(super) const MEASURED: Load = Load(66_000_000);
+/// The same for a quick look, by which nobody measures.
+pub(super) const QUICK: Load = Load(110_000_000);
+/// Of a scenario that hardly sends anything: its processes and samples.
+pub(super) const NEARLY_IDLE: Load = Load(1_000_000);
+
+/// A load, in bit/s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Load(u64);
+
+impl Load {
+    /// What a scenario can load the machine with: the rates of the slowest links that its flows cross, each
+    /// once, and those of its streams. Where no link of a flow has a rate, as much as there is.
+    pub(super) fn of(scenario: &Scenario) -> Self {
+        let mut slowest = BTreeSet::new();
+        for flow in &scenario.flows {
+            let hops = flow.legs.iter().flat_map(|leg| &leg.path);
+            let rates = hops.filter_map(|hop| Some((rate(scenario, hop)?.bps(), hop.link)));
+            slowest.insert(rates.min().unwrap_or((QUICK.0, usize::MAX)));
+        }
+        let flows: u64 = slowest.iter().map(|(rate, _)| rate).sum();
+        let streams: u64 = scenario.udp.iter().map(|stream| stream.rate.bps()).sum();
+        Self(NEARLY_IDLE.0 + flows + streams)
+    }
+
+    /// This part of it.
+    pub(super) fn part(self, count: usize, of: usize) -> Self {
+        Self(self.0 * count as u64 / of.max(1) as u64)
+    }
+}
+
+fn rate(scenario: &Scenario, hop: &Hop) -> Option<Rate> {
+    let link = &scenario.links[hop.link].config;
+    if hop.forward { link.forward.rate } else { link.reverse.rate }
+}
+
+/// A machine whose load is bounded. Who comes first has its turn first, whatever its load: a large one does not
+/// wait for ever.
+#[derive(Debug)]
+pub(super) struct Machine {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    load: u64,
+    next: u64,
+    waiting: VecDeque<u64>,
+}
+
+/// A load that is on the machine until this is dropped.
+#[derive(Debug)]
+pub(super) struct Turn<'a>(&'a Machine, Load);
+
+impl Machine {
+    const fn idle() -> Self {
+        let state = State { load: 0, next: 0, waiting: VecDeque::new() };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits until the machine has room for this load below `most`, or nothing else to do.
+    pub(super) fn turn(&self, load: Load, most: Load) -> Turn<'_> {
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.waiting.push_back(number);
+        let has_turn = |state: &State| {
+            let fits = state.load == 0 || state.load + load.0 <= most.0;
+            fits && state.waiting.front() == Some(&number)
+        };
+        while !has_turn(&state) {
+            state = self.changed.wait(state).expect("nothing panics with it");
+        }
+        state.waiting.pop_front();
+        state.load += load.0;
+        // The next one may fit beside it.
+        self.changed.notify_all();
+        Turn(self, load)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics with it")
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.lock().load -= self.1.0;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use bentpipe_sim::file::Source;
+
+    use super::*;
+
+    fn load(text: &str, settings: &[&str]) -> u64 {
+        let settings: Vec<_> = settings.iter().map(|setting| setting.parse().unwrap()).collect();
+        Load::of(&Source::parse("test", text).unwrap().with(&settings).unwrap()).0
+    }
+
+    const DUMBBELL: &str = include_str!("../../../../scenarios/dumbbell.toml");
+    const BROADCAST: &str = include_str!("../../../../scenarios/broadcast.toml");
+
+    #[test]
+    fn a_bottleneck_counts_once_for_all_its_flows_and_each_stream_for_itself() {
+        assert_eq!(load(DUMBBELL, &[]), 11_000_000, "six flows over 10 Mbit/s");
+        let two = ["link.uplink.rate=4Mbit/s", "link.metro.rate=3Mbit/s"];
+        assert_eq!(load(DUMBBELL, &two), 8_000_000, "two bottlenecks");
+        let faster = load(BROADCAST, &["udp.broadcast.rate=9Mbit/s"]);
+        assert_eq!(faster - load(BROADCAST, &[]), 5_000_000, "instead of 4 Mbit/s");
+    }
+
+    #[test]
+    fn the_load_stays_below_the_most_and_everybody_has_a_turn() {
+        let (machine, now, peak) = (Machine::idle(), AtomicU64::new(0), AtomicU64::new(0));
+        let turns = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for number in 0..64 {
+                let (machine, now, peak, turns) = (&machine, &now, &peak, &turns);
+                // One of them is larger than what there is.
+                let load = if number == 7 { 200 } else { 10 + number % 5 * 10 };
+                scope.spawn(move || {
+                    let turn = machine.turn(Load(load), Load(100));
+                    let sum = now.fetch_add(load, Ordering::SeqCst) + load;
+                    if load <= 100 {
+                        peak.fetch_max(sum, Ordering::SeqCst);
+                    } else {
+                        assert_eq!(sum, load, "it is alone");
+                    }
+                    std::thread::yield_now();
+                    now.fetch_sub(load, Ordering::SeqCst);
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    drop(turn);
+                });
+            }
+        });
+        assert_eq!(turns.into_inner(), 64);
+        assert!(peak.into_inner() <= 100);
+        assert_eq!(machine.lock().load, 0);
+    }
+}
