@@ -72,6 +72,15 @@ pub struct ConnectionInfo {
     pub unacknowledged: u32,
     /// The inner variables.
     pub info: TcpInfo,
+    /// By which it is found again.
+    pub id: SocketId,
+}
+
+/// What identifies a socket of its network namespace: no other one has it, not even with the same ends later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SocketId {
+    family: u8,
+    id: [u8; ID_ASKED.end - ID_ASKED.start],
 }
 
 /// A connection to the kernel's list of sockets, in the network namespace of the thread that opened it. It
@@ -132,6 +141,21 @@ impl SockDiag {
             self.ask(request, sequence, |message| found.extend(connection_info(&message)))?;
         }
         Ok(found)
+    }
+
+    /// One of them again, which the kernel finds at once; `None` if it is no more.
+    ///
+    /// # Errors
+    /// Those of [`handshakes`](Self::handshakes).
+    pub fn connection_info(&mut self, id: &SocketId) -> io::Result<Option<ConnectionInfo>> {
+        let (mut found, sequence) = (None, self.socket.take_sequence(1));
+        let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
+        let family = libc::c_int::from(id.family);
+        let request = request_with(sequence, BY_FAMILY, flags, family, &CONNECTED, &id.id, 1 << (INFO - 1));
+        match self.ask(request, sequence, |message| found = connection_info(&message)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            outcome => outcome.map(|()| found),
+        }
     }
 
     /// Makes a listener forget a handshake: it repeats its answer no more, and its client's packets do not
@@ -279,6 +303,7 @@ fn connection_info(message: &Message<'_>) -> Option<ConnectionInfo> {
         unread: word(RECEIVE_QUEUE)?,
         unacknowledged: word(SEND_QUEUE)?,
         info: tcp_info::parse(info),
+        id: SocketId { family: answer[0], id: answer[ID_ANSWERED].try_into().ok()? },
     })
 }
 
@@ -332,21 +357,36 @@ mod tests {
 
     #[test]
     fn a_connection_shows_its_ends_its_queues_and_its_variables() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (server, _) = listener.accept().unwrap();
-        std::io::Write::write_all(&mut client, &[7; 1000]).unwrap();
-        while sockopt::unacknowledged(&client).unwrap() > 0 {
-            std::thread::yield_now();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            std::io::Write::write_all(&mut client, &[7; 1000]).unwrap();
+            while sockopt::unacknowledged(&client).unwrap() > 0 {
+                std::thread::yield_now();
+            }
+            let mut diag = SockDiag::open().unwrap();
+            let infos = diag.connection_infos().unwrap();
+            let of = |socket: &TcpStream| {
+                let ends = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+                *infos.iter().find(|found| (found.local, found.remote) == ends).expect("it is listed")
+            };
+            let found = (of(&client), of(&server));
+            assert_eq!((found.1.unread, found.0.unacknowledged), (1000, 0));
+            assert_eq!((found.0.info.bytes_sent, found.1.info.bytes_received), (1000, 1000));
+
+            let again = diag.connection_info(&found.1.id).unwrap().expect("it is there");
+            assert_eq!((again.local, again.remote, again.id), (found.1.local, found.1.remote, found.1.id));
+            assert_eq!((again.unread, again.info.bytes_received), (1000, 1000));
+            let mut other = found.1.id;
+            other.id[ID_ASKED.end - ID_ASKED.start - 1] ^= 1;
+            assert_eq!(diag.connection_info(&other).unwrap(), None, "another cookie, the same ends");
+            // A reset, which leaves no TIME-WAIT: there is something unread.
+            drop(server);
+            while diag.connection_info(&found.0.id).unwrap().is_some() {
+                std::thread::yield_now();
+            }
         }
-        let infos = SockDiag::open().unwrap().connection_infos().unwrap();
-        let of = |socket: &TcpStream| {
-            let ends = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
-            *infos.iter().find(|found| (found.local, found.remote) == ends).expect("it is listed")
-        };
-        let (client, server) = (of(&client), of(&server));
-        assert_eq!((server.unread, client.unacknowledged), (1000, 0));
-        assert_eq!((client.info.bytes_sent, server.info.bytes_received), (1000, 1000));
     }
 
     #[test]

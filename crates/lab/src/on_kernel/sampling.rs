@@ -1,10 +1,11 @@
 //! Looks at a running scenario: the sockets of its hosts, its queues, and what is held on the way.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bentpipe_kernel::sock_diag::{ConnectionInfo, SockDiag};
+use bentpipe_kernel::sock_diag::{ConnectionInfo, SockDiag, SocketId};
 use bentpipe_kernel::tcp_info::{Recovery, TcpInfo};
 use bentpipe_sim::scenario::LegSpec;
 use bentpipe_sim::{LegResult, Observer, Scenario, SplitterResult};
@@ -20,8 +21,7 @@ use crate::Error;
 
 /// The longest interval between two looks: so much of a connection's last counts may be missing.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Looks in a round trip that is long, and the longest interval between two then. A look lists all connections
-/// of the machine's hosts, which costs two milliseconds of a CPU.
+/// Looks in a round trip that is long, and the longest interval between two then.
 const LOOKS_IN_ROUND_TRIP: u32 = 20;
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two questions whether all flows have ended: their sockets say for a moment longer
@@ -77,9 +77,57 @@ pub(super) struct Sampler<'a> {
     hosts: &'a Hosts,
     shared: &'a [Shared],
     /// The nodes that have senders.
-    diag: Vec<(usize, SockDiag)>,
+    nodes: Vec<Node>,
     by_port: HashMap<u16, usize>,
     samples: Samples,
+}
+
+/// A node whose connections are looked at. To list them the kernel looks at every socket of the machine, which
+/// takes milliseconds; so that is done only while connections are expected that have not been met.
+struct Node {
+    node: usize,
+    diag: SockDiag,
+    /// How many of its connections belong to each flow.
+    wanted: HashMap<usize, usize>,
+    met: HashMap<usize, HashSet<SocketId>>,
+    alive: Vec<SocketId>,
+}
+
+impl Node {
+    fn new(node: usize, diag: SockDiag, plan: &Plan) -> Self {
+        let mut wanted = HashMap::new();
+        for (flow, plan) in plan.flows.iter().enumerate() {
+            let splitters = plan.senders.iter().skip(1).filter(|sender| **sender == node).count();
+            let begins = plan.senders.first() == Some(&node);
+            wanted.insert(flow, 2 * splitters + usize::from(begins));
+        }
+        Self { node, diag, wanted, met: HashMap::new(), alive: Vec::new() }
+    }
+
+    /// Its connections that `flow_of` knows, where the flows that are `under_way` have connections.
+    fn connections(
+        &mut self,
+        flow_of: impl Fn(&ConnectionInfo) -> Option<usize>,
+        under_way: impl Fn(usize) -> bool,
+    ) -> io::Result<Vec<(usize, ConnectionInfo)>> {
+        let is_met = |(flow, count): (&usize, &usize)| self.met.get(flow).map_or(0, HashSet::len) >= *count;
+        let found = if self.wanted.iter().all(|wanted| !under_way(*wanted.0) || is_met(wanted)) {
+            let mut found = Vec::new();
+            for id in &self.alive {
+                found.extend(self.diag.connection_info(id)?);
+            }
+            found
+        } else {
+            self.diag.connection_infos()?
+        };
+        let found = found.into_iter().filter_map(|found| Some((flow_of(&found)?, found)));
+        let found: Vec<_> = found.collect();
+        self.alive = found.iter().map(|(_, found)| found.id).collect();
+        for (flow, found) in &found {
+            self.met.entry(*flow).or_default().insert(found.id);
+        }
+        Ok(found)
+    }
 }
 
 impl<'a> Sampler<'a> {
@@ -90,12 +138,13 @@ impl<'a> Sampler<'a> {
         shared: &'a [Shared],
     ) -> Result<Self, Error> {
         let fail = |source| Error::Transfer { run: scenario.title.clone(), source };
-        let mut nodes: Vec<usize> = plan.flows.iter().flat_map(|flow| flow.senders.iter().copied()).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let mut diag = Vec::new();
-        for node in nodes {
-            diag.push((node, hosts.nodes[node].run(SockDiag::open)?.map_err(fail)?));
+        let mut senders: Vec<usize> =
+            plan.flows.iter().flat_map(|flow| flow.senders.iter().copied()).collect();
+        senders.sort_unstable();
+        senders.dedup();
+        let mut nodes = Vec::new();
+        for node in senders {
+            nodes.push(Node::new(node, hosts.nodes[node].run(SockDiag::open)?.map_err(fail)?, plan));
         }
         let leg =
             |spec| LegResult { syns: None, recoveries: countable(scenario, spec), ..LegResult::default() };
@@ -108,7 +157,7 @@ impl<'a> Sampler<'a> {
         let held = scenario.links.iter().map(|_| [Held::default(); 2]).collect();
         let samples = Samples { flows: flows.collect(), held, until: Time::ZERO };
         let by_port = plan.flows.iter().enumerate().map(|(index, flow)| (flow.port, index)).collect();
-        Ok(Self { scenario, plan, hosts, shared, diag, by_port, samples })
+        Ok(Self { scenario, plan, hosts, shared, nodes, by_port, samples })
     }
 
     /// Looks until the scenario's duration is over, every flow has ended, or the observer wants no more.
@@ -166,18 +215,25 @@ impl<'a> Sampler<'a> {
         }
         // What each splitter of each flow holds now.
         let mut held: HashMap<(usize, usize), u64> = HashMap::new();
-        for (node, diag) in &mut self.diag {
-            for found in diag.connection_infos().map_err(fail)? {
-                let ports = [found.local.port(), found.remote.port()];
-                let Some(&flow) = ports.iter().find_map(|port| self.by_port.get(port)) else { continue };
+        let flow_of = |found: &ConnectionInfo| {
+            let ports = [found.local.port(), found.remote.port()];
+            ports.iter().find_map(|port| self.by_port.get(port)).copied()
+        };
+        let under_way = |flow: usize| {
+            self.scenario.flows[flow].start <= now && !self.shared[flow].over.load(Ordering::Relaxed)
+        };
+        for node in &mut self.nodes {
+            for (flow, found) in node.connections(flow_of, under_way).map_err(fail)? {
                 let plan = &self.plan.flows[flow];
-                let splitter = self.scenario.flows[flow].splitters.iter().position(|at| at.node == *node);
+                let splitter = self.scenario.flows[flow].splitters.iter().position(|at| at.node == node.node);
                 if let Some(splitter) = splitter {
                     *held.entry((flow, splitter)).or_default() +=
                         u64::from(found.unread) + u64::from(found.unacknowledged);
                 }
                 let sends = found.remote.ip() == plan.destination;
-                if let (true, Some(leg)) = (sends, plan.senders.iter().position(|sender| sender == node)) {
+                if let (true, Some(leg)) =
+                    (sends, plan.senders.iter().position(|sender| *sender == node.node))
+                {
                     self.samples.flows[flow].note(leg, now, &found);
                     if let Some(observer) = &mut observer {
                         let done = statistics(&self.samples.flows[flow].legs[leg]);
