@@ -1,7 +1,7 @@
 //! How much may run in real time at once: beyond that, packets wait for a CPU, and the machine is measured.
 //!
-//! A load is counted as the traffic that crosses the bottlenecks. One flow of 10 Mbit/s with two splitters takes
-//! a fifth of a CPU; where two CPUs are loaded to three quarters, packets wait for one, and a round trip of
+//! A load is counted as the traffic that crosses the bottlenecks. Scenarios of 110 Mbit/s together take two
+//! thirds of a CPU; where two CPUs are loaded to three quarters, packets wait for one, and a round trip of
 //! 25 ms becomes longer.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -15,9 +15,9 @@ use bentpipe_units::Rate;
 pub(super) static MACHINE: Machine = Machine::idle();
 
 /// The most at once, for measurements.
-pub(super) const MEASURED: Load = Load(66_000_000);
+pub(super) const MEASURED: Load = Load(120_000_000);
 /// The same for a quick look, by which nobody measures.
-pub(super) const QUICK: Load = Load(110_000_000);
+pub(super) const QUICK: Load = Load(220_000_000);
 /// Of a scenario that hardly sends anything: its processes and samples.
 pub(super) const NEARLY_IDLE: Load = Load(1_000_000);
 

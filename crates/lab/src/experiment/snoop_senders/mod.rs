@@ -118,12 +118,13 @@ fn settings(case: Case, mitigation: Mitigation) -> Vec<String> {
 /// disturb each other.
 fn on_the_kernel(lab: &Lab<'_>) -> Result<Output, Error> {
     let cases = cases(&IN_KERNEL);
+    let lasts = if lab.quick { TIME / 2 } else { TIME };
     let mut jobs = Vec::new();
     for case in &cases {
         for seed in lab.seeds() {
             for mitigation in COMPARED {
                 let (sender, queue) = (case.sender.key, Some(case.queue()));
-                let download = Download { mitigation, sender, queue, per: case.per, lasts: TIME, seed };
+                let download = Download { mitigation, sender, queue, per: case.per, lasts, seed };
                 jobs.push(move || download.measure());
             }
         }
