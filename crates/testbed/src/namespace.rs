@@ -1,7 +1,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::panic;
 use std::path::{Path, PathBuf};
@@ -148,13 +148,20 @@ impl Namespace {
         Self { inner: Arc::new(Inner { name: name.to_owned(), fd }) }
     }
 
+    /// Where a child of this process finds it.
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.as_fd().as_raw_fd())
+    }
+
     fn tool(&self, program: &str, args: &str, other: Option<&Namespace>, input: &str) -> Result<Output> {
-        let mut command = self.command(find_tool(program));
-        let path = other.map(|other| pass_on(&mut command, other)).unwrap_or_default();
-        let args = args.replace("{}", &path);
+        let args = args.replace("{}", &other.map(Self::path).unwrap_or_default());
+        let mut command = Command::new(find_tool(program));
         command.args(args.split_whitespace()).env("LC_ALL", "C");
-        let output =
-            feed(command, input).map_err(|source| Error::Spawn { program: program.to_owned(), source })?;
+        // From a thread that is there already, so that the child has nothing to do before it runs the program:
+        // then the kernel need not copy this process, which halts the links that it emulates.
+        let output = self
+            .run(|| feed(command, input))?
+            .map_err(|source| Error::Spawn { program: program.to_owned(), source })?;
         if output.status.success() {
             return Ok(output);
         }
@@ -196,21 +203,6 @@ fn unshare_network() -> io::Result<OwnedFd> {
 
 fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
     Ok(move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?)
-}
-
-/// Lets the command inherit the descriptor of `other`, and returns the path under which the command can open
-/// it.
-fn pass_on(command: &mut Command, other: &Namespace) -> String {
-    use std::os::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}", other.as_fd().as_raw_fd());
-    let other = other.clone();
-    // SAFETY: between fork and exec the closure makes one system call, fcntl(2), and allocates nothing. It
-    // changes the child's copy of the descriptor table, so no other child of this process inherits the
-    // namespace.
-    unsafe {
-        command.pre_exec(move || Ok(rustix::io::fcntl_setfd(other.as_fd(), rustix::io::FdFlags::empty())?))
-    };
-    path
 }
 
 fn feed(mut command: Command, input: &str) -> io::Result<Output> {
