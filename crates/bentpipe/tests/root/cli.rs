@@ -63,7 +63,10 @@ fn traces_of_a_daemon(host: &Namespace) -> String {
 /// root can go.
 fn public_copy() -> tempfile::TempDir {
     let folder = tempfile::Builder::new().prefix("bentpipe").tempdir().unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_bentpipe"), folder.path().join("bentpipe")).unwrap();
+    // By another process: a child that another test starts meanwhile would hold a file of this one open, and
+    // the kernel runs no program that somebody may write to.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_bentpipe")).arg(folder.path()).status().unwrap();
+    assert!(copied.success());
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     folder
 }
