@@ -146,7 +146,7 @@ impl SockDiag {
     /// One of them again, which the kernel finds at once; `None` if it is no more.
     ///
     /// # Errors
-    /// Those of [`handshakes`](Self::handshakes).
+    /// Those of [`handshakes`](Self::handshakes) but `NotFound`.
     pub fn connection_info(&mut self, id: &SocketId) -> io::Result<Option<ConnectionInfo>> {
         let (mut found, sequence) = (None, self.socket.take_sequence(1));
         let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;

@@ -283,11 +283,14 @@ impl Interception {
 
     /// From which rule on, counted from 1, those of the kernel are others than were loaded; `None` if they are
     /// the same. If it is not known what was loaded, that is what is there now.
-    pub(crate) fn first_change(&mut self, tables: &mut NfTables) -> Option<usize> {
-        let there = tables.rules_of(TABLE).ok()?;
+    ///
+    /// # Errors
+    /// Those of [`NfTables::rules_of`]: nothing is known of the rules then.
+    pub(crate) fn first_change(&mut self, tables: &mut NfTables) -> io::Result<Option<usize>> {
+        let there = tables.rules_of(TABLE)?;
         let loaded = self.loaded.get_or_insert_with(|| there.clone());
         let same = loaded.iter().zip(&there).take_while(|(before, now)| before == now).count();
-        (*loaded != there).then_some(same + 1)
+        Ok((*loaded != there).then_some(same + 1))
     }
 
     /// Whether the rules are for a host that tracks no connections.
@@ -623,4 +626,66 @@ fn overruled(action: &'static str, family: Family, mark: u32) -> Error {
 pub(crate) fn hold(mark: MarkField) -> Result<HeldTable, Error> {
     let table = HeldTable::install(HELD_TABLE, ruleset::BEHIND_LAST, mark.mask(), mark.value(Mark::Taken));
     table.map_err(Error::system("make the nftables table that ends with this process"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{AtLimit, Handshake};
+    use crate::types::leg_pair::leg_pairs;
+
+    /// As root, in a network of its own.
+    fn in_own_network(test: impl FnOnce() + Send + 'static) {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: needs root");
+            return;
+        }
+        let tested = std::thread::spawn(|| {
+            // SAFETY: the new namespace is this thread's alone, and no file descriptors are concerned.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
+            assert!(succeeds("ip", "link set lo up"));
+            test();
+        });
+        tested.join().unwrap();
+    }
+
+    #[test]
+    fn rules_that_this_process_loads_are_no_change_and_those_of_another_program_are() {
+        in_own_network(|| {
+            let interfaces = [Interface::try_from("sat0".to_owned()).unwrap()];
+            let pairs = leg_pairs(1, &[], 7600);
+            let plan = |snooped| Plan {
+                interfaces: &interfaces,
+                pairs: &pairs,
+                replaced: &[],
+                handshake: Handshake::Early,
+                at_limit: AtLimit::Pass,
+                rates: Default::default(),
+                rules: &[],
+                snooped,
+                bundle: None,
+                mark: MarkField::default(),
+                tracked: false,
+            };
+            let mut tables = NfTables::open().unwrap();
+            let mut interception =
+                Interception::install(&plan(None), vec![Family::V4], Vec::new(), Arc::default(), false)
+                    .unwrap();
+            assert_eq!(interception.first_change(&mut tables).unwrap(), None);
+            for snooped in [Some(9), Some(7), None] {
+                interception.replace_rules(&plan(snooped), false).unwrap();
+                assert_eq!(interception.first_change(&mut tables).unwrap(), None, "{snooped:?}");
+            }
+            let count = tables.rules_of(TABLE).unwrap().len();
+            for (line, number) in
+                [("add rule inet bentpipe decide accept", 2..count), ("flush ruleset", 1..2)]
+            {
+                assert!(succeeds("nft", line));
+                let change = interception.first_change(&mut tables).unwrap().expect("it is found");
+                assert!(number.contains(&change), "{line}: {change} of {count}");
+                interception.restore(false).unwrap();
+                assert_eq!(interception.first_change(&mut tables).unwrap(), None, "{line}");
+            }
+        });
+    }
 }

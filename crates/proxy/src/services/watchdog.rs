@@ -277,9 +277,14 @@ impl Supervisor {
         if is_known {
             return;
         }
-        let Some(number) = interception.first_change(&mut self.tables) else {
-            self.generation = generation;
-            return;
+        let number = match interception.first_change(&mut self.tables) {
+            Ok(Some(number)) => number,
+            Ok(None) => {
+                self.generation = generation;
+                return;
+            }
+            // Another change meanwhile, or a busy machine: looked at again at the next interval.
+            Err(_) => return,
         };
         self.known = OverLimit::default();
         match interception.restore(self.takes) {

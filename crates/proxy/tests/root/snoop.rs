@@ -215,24 +215,6 @@ fn flows_are_looked_after_across_a_reload_if_there_is_still_a_rule_that_snoops()
     net.expect_untouched();
 }
 
-/// The watchdog, which restores rules that another program has changed, looks at them all the while; what it
-/// restores knows no flow.
-#[test]
-fn a_reload_is_not_taken_for_a_change_by_another_program() {
-    let Some(net) = network() else { return };
-    let other = "[[rules]]\naction = \"pass\"\nport = 9\n";
-    let texts = ["", other].map(|other| format!("{LEG}{CACHE}{other}{RULE}"));
-    let mut daemon = started(&net, &texts[0]);
-    let pair = net.connection(&net.listen(SERVER[0]));
-    for text in texts.iter().cycle().skip(1).take(100) {
-        daemon.reload(text).unwrap();
-        assert!(net.is_snooped(&pair.0));
-    }
-    drop(pair);
-    daemon.stop();
-    net.expect_untouched();
-}
-
 #[test]
 fn flows_are_looked_after_by_the_process_that_takes_over() {
     let _alone = alone();
