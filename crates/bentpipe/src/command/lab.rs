@@ -64,7 +64,7 @@ struct Run {
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
     /// On the kernel, run scenarios in a quarter of their time, 30 s to 2 min each, with one seed unless told
-    /// otherwise: a look, not a result.
+    /// otherwise, and several experiments at a time if it is --on kernel: a look, not a result.
     #[arg(long)]
     quick: bool,
     /// With how many seeds each setting runs; each experiment has its own default. A number given here is
@@ -167,10 +167,7 @@ impl Run {
             runs.iter().map(|&(experiment, world, plan)| self.invocation(experiment, world, plan)).collect();
         let journal = Journal::begin(&self.out, &invocations)?;
         let (mut documents, mut failures) = (BTreeMap::new(), Vec::new());
-        self.each_outcome(&runs, |index, bars, ended| {
-            let Some((started, results)) = ended else {
-                return journal.started(&invocations[index]).map(Some).map_err(Into::into);
-            };
+        self.each_outcome(&runs, &invocations, &journal, |index, started, results, bars| {
             let results = match results {
                 Ok(results) => results,
                 Err(error) => {
@@ -179,7 +176,7 @@ impl Run {
                         bars.suspend(|| super::print_note(format_args!("{error:#}")));
                     }
                     failures.push(error);
-                    return Ok(None);
+                    return Ok(());
                 }
             };
             let written = journal.finished(started, &results)?;
@@ -189,7 +186,7 @@ impl Run {
                 bars.suspend(|| super::print(&format!("{}\n", results.to_text())))?;
                 bars.suspend(|| print_files(&written));
             }
-            Ok(None)
+            Ok(())
         })?;
         let mut documents: Vec<serde_json::Value> = documents.into_values().collect();
         match (invocations.len(), failures.len()) {
@@ -212,17 +209,14 @@ impl Run {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Runs the experiments, and tells `keep` of each that begins or has ended, in the order in which they do,
-    /// with the bars of those that run, to be suspended where something is printed. Where it fails, none begins
-    /// any more.
+    /// Runs the experiments and gives each outcome to `keep` as it comes, with the bars of those that still run,
+    /// to be suspended where something is printed. Where anything cannot be written, none begins any more.
     fn each_outcome(
         &self,
         runs: &[(&'static Experiment, results::World, Plan)],
-        mut keep: impl FnMut(
-            usize,
-            &MultiProgress,
-            Option<(Started, anyhow::Result<Results>)>,
-        ) -> anyhow::Result<Option<Started>>,
+        invocations: &[Invocation],
+        journal: &Journal,
+        mut keep: impl FnMut(usize, Started, anyhow::Result<Results>, &MultiProgress) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let (bars, next) = (MultiProgress::new(), AtomicUsize::new(0));
         let mut running: Vec<Option<Started>> = runs.iter().map(|_| None).collect();
@@ -245,9 +239,13 @@ impl Run {
             }
             drop(sender);
             for (index, results) in news {
-                let begun = |results| (running[index].take().expect("it begins before it ends"), results);
-                let ended = results.map(begun);
-                running[index] = keep(index, &bars, ended)?;
+                match results {
+                    None => running[index] = Some(journal.started(&invocations[index])?),
+                    Some(results) => {
+                        let started = running[index].take().expect("it begins before it ends");
+                        keep(index, started, results, &bars)?;
+                    }
+                }
             }
             Ok(())
         })

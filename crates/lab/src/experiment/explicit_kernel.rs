@@ -118,7 +118,8 @@ pub(super) fn shares(lab: &Lab<'_>) -> Result<Output, Error> {
     })
 }
 
-/// The railway, 32 minutes, or the first eight of them in a quick look. All journeys run at the same time, to save two of them.
+/// The railway, 32 minutes, or the first eight of them in a quick look. All journeys run at the same time, to
+/// save two of them.
 pub(super) fn railway(lab: &Lab<'_>) -> Result<Output, Error> {
     let outages = OutageTrace::from_railway_csv(TUNNELS, SPEED_KMH).expect("the file is our own");
     let journey = |control, seed| {

@@ -237,8 +237,8 @@ impl Lab<'_> {
     }
 
     /// Runs jobs in real time, `at_once` of them at the same time, so that a disturbance of the machine
-    /// affects all of these alike, and nothing else beside them, but in a quick look. The results are in the
-    /// order of the jobs.
+    /// affects all of these alike. Nothing else runs beside them, except in a quick look. The results are in
+    /// the order of the jobs.
     pub(super) fn side_by_side<T: Send>(
         &self,
         at_once: usize,

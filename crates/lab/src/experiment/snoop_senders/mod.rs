@@ -114,8 +114,8 @@ fn settings(case: Case, mitigation: Mitigation) -> Vec<String> {
     settings
 }
 
-/// A download without Snoop and the one with it run at the same time; no others do, so that they do not
-/// disturb each other.
+/// A download without Snoop and the one with it run at the same time; no others do, except in a quick look, so
+/// that they do not disturb each other.
 fn on_the_kernel(lab: &Lab<'_>) -> Result<Output, Error> {
     let cases = cases(&IN_KERNEL);
     let lasts = if lab.quick { TIME / 2 } else { TIME };
