@@ -29,14 +29,16 @@ fn squid_is_missing() -> bool {
     squid.is_err()
 }
 
-/// The congestion controls of the gateway's open connections to an address, as ss(8) says.
+/// The congestion controls of the gateway's open connections to an address, as ss(8) says. A server may have
+/// sent all and closed before Squid has read it.
 fn congestion_towards(topology: &Topology, address: &str) -> BTreeSet<String> {
-    let output = topology.gateway.command("ss").args(["-Htin", "state", "established"]).output().unwrap();
+    let states = ["state", "established", "state", "close-wait"];
+    let output = topology.gateway.command("ss").arg("-Htin").args(states).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
-    // A line of addresses, and one of what the connection does, which begins with the name.
+    // A line of state, queues and addresses, and one of what the connection does, which begins with the name.
     let name = |pair: &[&str]| {
-        let is_it = pair[0].split_whitespace().nth(3).is_some_and(|peer| peer.contains(address));
+        let is_it = pair[0].split_whitespace().nth(4).is_some_and(|peer| peer.contains(address));
         is_it.then(|| pair[1].split_whitespace().next().unwrap().to_owned())
     };
     lines.chunks_exact(2).filter_map(name).collect()
