@@ -81,9 +81,9 @@ fn count(mut stream: TcpStream, bytes: &AtomicU64) {
 }
 
 /// Connections that end with this value, whoever else has their sockets.
-struct Open([(TcpStream, TcpStream); 2]);
+struct Open<const N: usize>([(TcpStream, TcpStream); N]);
 
-impl Drop for Open {
+impl<const N: usize> Drop for Open<N> {
     fn drop(&mut self) {
         for (client, server) in &self.0 {
             let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
@@ -186,40 +186,44 @@ fn ceilings(sockets: &str) -> impl Iterator<Item = f64> {
 /// A connection that is full, of weight 2, and three more: the ceilings make up the rate of the leg, by weight.
 #[test]
 fn ceilings_make_up_the_rate_of_the_leg() {
-    const FAST: Rate = Rate::mbps(100);
-    let _alone = alone();
-    let Some(net) = network() else { return };
-    let listeners = [net.listen(SERVER[0]), net.listen(SERVER[0])];
-    let heavy = listeners[0].local_addr().unwrap().port();
-    let daemon = net.try_daemon(&format!(
-        "[legs.satellite]\ninterface = \"sat0\"\nrate = \"{FAST}\"\nrtt = \"20ms\"\ncongestion = \"paced\"\n\
-         [[rules]]\naction = \"split\"\nport = {heavy}\nweight = 2\n"
-    ));
-    let _daemon = daemon.unwrap();
-    let pairs = [0, 1, 1, 1].map(|listener: usize| net.connection(&listeners[listener]));
-    let clients = pairs.each_ref().map(|(client, _)| client.try_clone().unwrap());
-    let bytes = <[AtomicU64; 4]>::default();
-    thread::scope(|scope| {
-        for ((mut client, server), bytes) in pairs.into_iter().zip(&bytes) {
-            scope.spawn(move || while client.write_all(&[7; 1 << 16]).is_ok() {});
-            scope.spawn(move || count(server, bytes));
-        }
-        let start = Instant::now();
-        let payload = FAST.bps() as f64 * 1448.0 / 1500.0;
-        // While rates change, a look finds old ones and new ones.
-        let mut steady = 0;
-        while steady < 3 {
-            let sockets = net.gateway.output("ss -Htino state established");
-            let mut found: Vec<f64> = ceilings(&sockets).collect();
-            found.sort_by(f64::total_cmp);
-            let sum = found.iter().sum::<f64>() / payload;
-            let is_by_weight = found.len() == 4 && (1.8..2.2).contains(&(found[3] / found[0]));
-            println!("{found:?}: {sum:.3} of the rate");
-            steady = if is_by_weight && (0.9..1.01).contains(&sum) { steady + 1 } else { 0 };
-            assert!(start.elapsed() < PATIENCE, "{sockets}");
-            thread::sleep(Duration::from_millis(100));
-        }
-        clients.iter().for_each(|client| client.shutdown(Shutdown::Both).unwrap());
+    // On a busy machine a connection may not use its ceiling, and gets another one.
+    with_timing_retries(|| {
+        const FAST: Rate = Rate::mbps(100);
+        let _alone = alone();
+        let Some(net) = network() else { return };
+        let listeners = [net.listen(SERVER[0]), net.listen(SERVER[0])];
+        let heavy = listeners[0].local_addr().unwrap().port();
+        let daemon = net.try_daemon(&format!(
+            "[legs.satellite]\ninterface = \"sat0\"\nrate = \"{FAST}\"\nrtt = \"20ms\"\ncongestion = \"paced\"\n\
+             [[rules]]\naction = \"split\"\nport = {heavy}\nweight = 2\n"
+        ));
+        let _daemon = daemon.unwrap();
+        let pairs = Open([0, 1, 1, 1].map(|listener: usize| net.connection(&listeners[listener])));
+        let bytes = <[AtomicU64; 4]>::default();
+        thread::scope(|scope| {
+            // Who fails lets the threads come to their ends, too.
+            let pairs = pairs;
+            for ((client, server), bytes) in pairs.0.iter().zip(&bytes) {
+                let (mut client, server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                scope.spawn(move || while client.write_all(&[7; 1 << 16]).is_ok() {});
+                scope.spawn(move || count(server, bytes));
+            }
+            let start = Instant::now();
+            let payload = FAST.bps() as f64 * 1448.0 / 1500.0;
+            // While rates change, a look finds old ones and new ones.
+            let mut steady = 0;
+            while steady < 3 {
+                let sockets = net.gateway.output("ss -Htino state established");
+                let mut found: Vec<f64> = ceilings(&sockets).collect();
+                found.sort_by(f64::total_cmp);
+                let sum = found.iter().sum::<f64>() / payload;
+                let is_by_weight = found.len() == 4 && (1.8..2.2).contains(&(found[3] / found[0]));
+                println!("{found:?}: {sum:.3} of the rate");
+                steady = if is_by_weight && (0.9..1.01).contains(&sum) { steady + 1 } else { 0 };
+                assert!(start.elapsed() < PATIENCE, "{sockets}");
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
     });
 }
 
