@@ -15,6 +15,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Of those who are held; left to itself, the kernel would take several megabytes.
 const RECEIVE_BUFFER: usize = 256 * 1024;
 
+/// What a reader that is held reads now and then while the other way is behind: as much as makes Linux announce
+/// a window again.
+const TRICKLE: usize = 16 * 1024;
+const TRICKLE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Most bytes of one call otherwise.
+const CHUNK: usize = 64 * 1024;
+
 /// The two directions, as numbers.
 const UP: usize = 0;
 const DOWN: usize = 1;
@@ -39,7 +47,7 @@ enum Ending {
 
 struct Progress {
     received: [AtomicU64; 2],
-    /// Readers stop at half of the bytes until this is set.
+    /// Readers stop at half of the bytes until this is set, or nearly so while the other way is behind.
     go_on: AtomicBool,
 }
 
@@ -62,7 +70,7 @@ impl Exchange {
         let progress = Arc::new(Progress { received: Default::default(), go_on: AtomicBool::new(go_on) });
         let readers = [(UP, &server), (DOWN, &client)].map(|(way, end)| {
             let (end, expected, progress) = (patient(end), pattern(way as u64, bytes), progress.clone());
-            std::thread::spawn(move || receive(end, &expected, &progress.received[way], &progress.go_on))
+            std::thread::spawn(move || receive(end, &expected, way, &progress))
         });
         let writers = [(UP, &client), (DOWN, &server)].map(|(way, end)| {
             let (end, sent) = (patient(end), pattern(way as u64, bytes));
@@ -149,24 +157,40 @@ fn send(mut to: TcpStream, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Reads up to the end of file, or to the first byte that is wrong.
-fn receive(
-    mut from: TcpStream,
-    expected: &[u8],
-    received: &AtomicU64,
-    go_on: &AtomicBool,
-) -> io::Result<Ending> {
-    let (mut chunk, mut done) = (vec![0; 65536], 0);
+fn receive(mut from: TcpStream, expected: &[u8], way: usize, progress: &Progress) -> io::Result<Ending> {
+    let (mut chunk, mut done) = (vec![0; CHUNK], 0);
     loop {
-        while done >= expected.len() / 2 && !go_on.load(Ordering::Relaxed) {
-            sleep(Duration::from_millis(2));
-        }
-        let count = from.read(&mut chunk)?;
+        let most = if done >= expected.len() / 2 {
+            progress.wait_to_go_on(1 - way, expected.len() / 2)
+        } else {
+            CHUNK
+        };
+        let count = from.read(&mut chunk[..most])?;
         if !expected[done..].starts_with(&chunk[..count]) {
             return Ok(Ending::Different);
         } else if count == 0 {
             return Ok(if done == expected.len() { Ending::Identical } else { Ending::Truncated });
         }
         done += count;
-        received.store(done as u64, Ordering::Relaxed);
+        progress.received[way].store(done as u64, Ordering::Relaxed);
+    }
+}
+
+impl Progress {
+    /// Waits until readers may go on; returns how many bytes to read next.
+    ///
+    /// While the other way has not got its half, a little is read all the same. Where small packets fill a
+    /// receive buffer, Linux takes back the window that it has announced, and from then on refuses all that
+    /// its peer sends as beyond the window, acknowledgements included: the other way would stand still.
+    fn wait_to_go_on(&self, other: usize, half: usize) -> usize {
+        let start = Instant::now();
+        while !self.go_on.load(Ordering::Relaxed) {
+            let behind = self.received[other].load(Ordering::Relaxed) < half as u64;
+            if behind && start.elapsed() > TRICKLE_INTERVAL {
+                return TRICKLE;
+            }
+            sleep(Duration::from_millis(2));
+        }
+        CHUNK
     }
 }

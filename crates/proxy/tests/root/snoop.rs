@@ -330,14 +330,15 @@ fn the_ways_into_the_daemon_are_mended() {
 
 /// Whether the snooper sees a flow's data and their acknowledgements, too.
 fn passes_through_both_ways(daemon: &mut Running, pair: (TcpStream, TcpStream)) -> bool {
-    let [before, packets] = ["cached", "packets"].map(|name| daemon.counter(name));
+    let [before, packets, held] = ["cached", "packets", "held_bytes"].map(|name| daemon.counter(name));
     Exchange::start(pair, 100_000).expect_identical();
     std::thread::sleep(Duration::from_millis(20));
     let kept = daemon.counter("cached") - before;
     // What comes back is as much.
     kept >= 100_000 / 1460
         && daemon.counter("packets") - packets >= 2 * kept
-        && daemon.counter("held_bytes") == 0
+        // A flow that ended while its way was missing stays in the cache until it is idle for long enough.
+        && daemon.counter("held_bytes") <= held
 }
 
 #[test]
