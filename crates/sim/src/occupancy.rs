@@ -18,7 +18,10 @@ impl Occupancy {
     }
 
     pub(crate) fn observe(&mut self, now: Time, bytes: u64) {
-        self.byte_seconds += self.bytes as f64 * (now - self.at).as_secs_f64();
+        // An empty buffer, as most are most of the time, adds nothing.
+        if self.bytes > 0 {
+            self.byte_seconds += self.bytes as f64 * (now - self.at).as_secs_f64();
+        }
         (self.at, self.bytes, self.most) = (now, bytes, self.most.max(bytes));
     }
 

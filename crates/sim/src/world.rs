@@ -276,9 +276,9 @@ impl<'a> World<'a> {
 
     fn transmit(&mut self, endpoint: usize) {
         while let Some(segment) = self.endpoints[endpoint].poll_transmit(self.now) {
-            let payload = Payload::Tcp(segment);
+            let (carries_data, payload) = (segment.len > 0, Payload::Tcp(segment));
             self.forward(Packet { payload, from: endpoint as u32, hop: 0, corrupted: false });
-            if let Some(slot) = self.attachments[endpoint].slot.filter(|_| segment.len > 0) {
+            if let Some(slot) = self.attachments[endpoint].slot.filter(|_| carries_data) {
                 self.start_sender(slot);
             }
         }
@@ -286,7 +286,7 @@ impl<'a> World<'a> {
         self.attachments[endpoint].alarm.set(&mut self.events, due, Event::Wake(endpoint as u32));
     }
 
-    fn forward(&mut self, packet: Packet) {
+    fn forward(&mut self, mut packet: Packet) {
         let pipe = self.attachments[packet.from as usize].path[packet.hop as usize];
         if !self.shares.is_empty() && !self.admit(pipe, &packet) {
             return;
@@ -294,13 +294,14 @@ impl<'a> World<'a> {
         if self.pipes[pipe as usize].near.is_some() {
             return self.pass_link_end(pipe, packet);
         }
-        let onward = Packet { hop: packet.hop + 1, ..packet };
-        let (fate, next) = self.pipes[pipe as usize].offer(self.now, onward);
+        let watched = if self.watches_packets { Some(packet) } else { None };
+        packet.hop += 1;
+        let (fate, next) = self.pipes[pipe as usize].offer(self.now, packet);
         if let Some(next) = next {
             self.events.schedule(next, Event::Arrival(pipe));
         }
         self.report_steps(pipe);
-        if self.watches_packets {
+        if let Some(packet) = watched {
             self.report(pipe, &packet, fate);
         }
     }

@@ -34,6 +34,14 @@ impl Ranges {
 
     /// The range that contains `offset`.
     pub(crate) fn containing(&self, offset: u64) -> Option<(u64, u64)> {
+        // Most questions are about the newest range, or about what lies before all of them.
+        let (first, last) = (self.ranges.front()?, self.ranges.back()?);
+        if offset < first.0 {
+            return None;
+        }
+        if offset >= last.0 {
+            return (offset < last.1).then_some(*last);
+        }
         let next = self.ranges.partition_point(|range| range.0 <= offset);
         next.checked_sub(1).map(|at| self.ranges[at]).filter(|range| offset < range.1)
     }

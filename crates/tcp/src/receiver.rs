@@ -259,30 +259,22 @@ impl Receiver {
         if self.beyond.is_empty() {
             return blocks;
         }
-        let mut reported = [0; MAX_SACK_BLOCKS];
-        for (slot, &offset) in self.recent.iter().enumerate() {
-            let Some((start, end)) = self.beyond.containing(offset) else { continue };
-            if blocks.len() < room && !reported.contains(&start) {
-                reported[slot] = start;
-                blocks.push(sequence_of(initial, start), sequence_of(initial, end));
-            }
-        }
-        self.merge_recent();
-        blocks
-    }
-
-    /// Offsets within one block remember that block once, so that the others keep their place.
-    fn merge_recent(&mut self) {
+        // Offsets within one block remember that block once, so that the others keep their place.
         let mut kept = [0; MAX_SACK_BLOCKS];
         let mut count = 0;
         for &offset in &self.recent {
-            let Some((start, _)) = self.beyond.containing(offset) else { continue };
-            if !kept[..count].contains(&start) {
-                kept[count] = start;
-                count += 1;
+            let Some((start, end)) = self.beyond.containing(offset) else { continue };
+            if kept[..count].contains(&start) {
+                continue;
+            }
+            kept[count] = start;
+            count += 1;
+            if blocks.len() < room {
+                blocks.push(sequence_of(initial, start), sequence_of(initial, end));
             }
         }
         self.recent = kept;
+        blocks
     }
 
     /// The application takes up to `most` bytes; returns how many. Where that opens the window by two

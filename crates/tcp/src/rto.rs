@@ -62,12 +62,11 @@ impl RtoLimits {
         Time::from_nanos((slot << shift).saturating_mul(tick))
     }
 
-    /// Whole ticks, as the timeout is kept in.
-    fn rounded(&self, timeout: Duration) -> Duration {
-        let tick = self.tick.as_nanos();
-        match tick {
+    /// Whole ticks, as the timeout is kept in, nanoseconds.
+    fn rounded(&self, timeout: u64) -> u64 {
+        match nanos(self.tick) {
             0 => timeout,
-            _ => Duration::from_nanos((timeout.as_nanos().div_ceil(tick) * tick) as u64),
+            tick => timeout.div_ceil(tick).saturating_mul(tick),
         }
     }
 }
@@ -87,10 +86,11 @@ pub struct Rto {
     backoff: u32,
 }
 
+/// In nanoseconds: every acknowledgement computes with them, and a `Duration` is two numbers.
 #[derive(Debug, Clone, Copy)]
 struct Smoothed {
-    srtt: Duration,
-    rttvar: Duration,
+    srtt: u64,
+    rttvar: u64,
 }
 
 impl Rto {
@@ -114,13 +114,14 @@ impl Rto {
     /// a timeout that lags behind is spurious; Linux makes the same difference. A measurement ends the
     /// backoff (RFC 6298 §5.7, Karn).
     pub fn measure(&mut self, rtt: Duration, samples_per_rtt: u32) {
+        let sample = nanos(rtt);
         self.smoothed = Some(match self.smoothed {
-            None => Smoothed { srtt: rtt, rttvar: rtt / 2 },
+            None => Smoothed { srtt: sample, rttvar: sample / 2 },
             Some(Smoothed { srtt, rttvar }) => {
-                let deviation = srtt.abs_diff(rtt);
+                let deviation = srtt.abs_diff(sample);
                 let samples = if deviation < rttvar { samples_per_rtt.max(1) } else { 1 };
                 let rttvar = approach(rttvar, deviation, samples.saturating_mul(4));
-                Smoothed { rttvar, srtt: approach(srtt, rtt, 8) }
+                Smoothed { rttvar, srtt: approach(srtt, sample, 8) }
             }
         });
         self.min_rtt = if self.min_rtt.is_zero() { rtt } else { self.min_rtt.min(rtt) };
@@ -146,14 +147,20 @@ impl Rto {
 
     /// The timeout now, doubled so many times more: probes of a closed window have a backoff of their own.
     pub(crate) fn doubled(&self, more: u32) -> Duration {
+        let [min, max] = [self.limits.min, self.limits.max].map(nanos);
         let base = match (self.recalled, self.smoothed) {
-            (Some(srtt), _) => srtt.saturating_add((2 * srtt.min(self.limits.max)).max(self.limits.min)),
-            (None, None) => self.initial,
-            (None, Some(Smoothed { srtt, rttvar })) => srtt + (4 * rttvar).max(self.limits.granularity),
+            (Some(srtt), _) => {
+                let srtt = nanos(srtt);
+                srtt.saturating_add(srtt.min(max).saturating_mul(2).max(min))
+            }
+            (None, None) => nanos(self.initial),
+            (None, Some(Smoothed { srtt, rttvar })) => {
+                srtt.saturating_add(rttvar.saturating_mul(4).max(nanos(self.limits.granularity)))
+            }
         };
-        let base = self.limits.rounded(base.clamp(self.limits.min.min(self.limits.max), self.limits.max));
-        base.checked_mul(1u32.checked_shl(self.backoff.saturating_add(more)).unwrap_or(u32::MAX))
-            .map_or(self.limits.max, |timeout| timeout.min(self.limits.max))
+        let base = self.limits.rounded(base.clamp(min.min(max), max));
+        let doublings = 1u32.checked_shl(self.backoff.saturating_add(more)).unwrap_or(u32::MAX);
+        Duration::from_nanos(base.saturating_mul(doublings.into()).min(max))
     }
 
     /// When the timer expires that is set `now`, after a timeout doubled so many times more.
@@ -173,12 +180,12 @@ impl Rto {
 
     /// The smoothed round-trip time; zero before the first measurement.
     pub fn srtt(&self) -> Duration {
-        self.smoothed.map_or(Duration::ZERO, |smoothed| smoothed.srtt)
+        self.smoothed.map_or(Duration::ZERO, |smoothed| Duration::from_nanos(smoothed.srtt))
     }
 
     /// The smoothed deviation; zero before the first measurement.
     pub fn rttvar(&self) -> Duration {
-        self.smoothed.map_or(Duration::ZERO, |smoothed| smoothed.rttvar)
+        self.smoothed.map_or(Duration::ZERO, |smoothed| Duration::from_nanos(smoothed.rttvar))
     }
 
     /// The smallest round-trip time measured; zero before the first.
@@ -188,8 +195,14 @@ impl Rto {
 }
 
 /// `old` moved by 1/`divisor` of the way to `new`.
-fn approach(old: Duration, new: Duration, divisor: u32) -> Duration {
+fn approach(old: u64, new: u64, divisor: u32) -> u64 {
+    let divisor = u64::from(divisor);
     if new >= old { old + (new - old) / divisor } else { old - (old - new) / divisor }
+}
+
+/// A time of a protocol as nanoseconds, which last 584 years; what is longer is as long.
+fn nanos(time: Duration) -> u64 {
+    time.as_secs().saturating_mul(1_000_000_000).saturating_add(time.subsec_nanos().into())
 }
 
 #[cfg(test)]

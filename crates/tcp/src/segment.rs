@@ -50,6 +50,7 @@ pub enum CongestionOption {
 
 impl CongestionOption {
     /// Bytes of the option, a multiple of four; 0 for none.
+    #[inline]
     pub fn length(self) -> usize {
         match self {
             CongestionOption::None => 0,
@@ -198,6 +199,7 @@ impl Segment {
     }
 
     /// Bytes of an IPv4 packet that carries it: 20 of IPv4 without options, the TCP header, the payload.
+    #[inline]
     pub fn ip_length(&self) -> usize {
         const IPV4_HEADER: usize = 20;
         IPV4_HEADER + self.header_length() + self.len as usize

@@ -118,7 +118,7 @@ impl Progress {
 ///
 /// The places where work goes on only move forward (losses below an offset, retransmissions), so that a
 /// segment is visited a few times in its life, however many are in flight; finding one by its offset takes
-/// O(log n).
+/// O(log n), and O(1) where segments are of one length.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SendQueue {
     segments: VecDeque<Sent>,
@@ -308,7 +308,19 @@ impl SendQueue {
 
     /// The segment that contains `offset`, or the one behind it.
     fn index_of(&self, offset: u64) -> usize {
-        self.segments.partition_point(|segment| segment.end() <= offset)
+        let (Some(front), Some(back)) = (self.segments.front(), self.segments.back()) else { return 0 };
+        if offset < front.end() {
+            return 0;
+        }
+        if offset >= back.end() {
+            return self.segments.len();
+        }
+        // Behind the first one, which may be acknowledged in part, most are of one length.
+        let guess = 1 + ((offset - front.end()) / u64::from(self.segments[1].len.max(1))) as usize;
+        match self.segments.get(guess) {
+            Some(segment) if segment.start <= offset && offset < segment.end() => guess,
+            _ => self.segments.partition_point(|segment| segment.end() <= offset),
+        }
     }
 
     fn discount(&mut self, fate: Fate, bytes: u64) {

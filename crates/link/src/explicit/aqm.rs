@@ -85,8 +85,14 @@ pub(super) struct FlowRates {
     bytes: Vec<u64>,
     /// Bytes per second.
     rates: Vec<f64>,
+    /// Whether any of so many buckets one after the other has a rate: most are of no flow, and are passed
+    /// over.
+    has_rates: Vec<bool>,
     claims: Vec<Claim>,
 }
+
+/// Buckets that are looked at together.
+const GROUP: usize = 64;
 
 impl CrossTrafficLimit {
     /// Whether packets of this bucket may be marked.
@@ -114,13 +120,22 @@ impl FlowRates {
         let is_first = self.bytes.len() != bytes.len();
         if let Some(elapsed) = elapsed.filter(|&elapsed| elapsed > 0.0 && !is_first) {
             let new = 1.0 - (-elapsed / (round_trip / 2).max(AVERAGED_OVER).as_secs_f64()).exp();
-            for ((rate, &now), &before) in self.rates.iter_mut().zip(bytes).zip(&self.bytes) {
-                let grown = now.checked_sub(before).unwrap_or(now);
-                *rate += (grown as f64 / elapsed - *rate) * new;
+            let groups = self.rates.chunks_mut(GROUP).zip(&mut self.has_rates);
+            let counts = bytes.chunks(GROUP).zip(self.bytes.chunks(GROUP));
+            for ((rates, has_rates), (now, before)) in groups.zip(counts) {
+                if !*has_rates && now == before {
+                    continue;
+                }
+                *has_rates = true;
+                for ((rate, &now), &before) in rates.iter_mut().zip(now).zip(before) {
+                    let grown = now.checked_sub(before).unwrap_or(now);
+                    *rate += (grown as f64 / elapsed - *rate) * new;
+                }
             }
         }
         if is_first {
             self.rates = vec![0.0; bytes.len()];
+            self.has_rates = vec![false; bytes.len().div_ceil(GROUP)];
         }
         self.bytes.clear();
         self.bytes.extend_from_slice(bytes);
