@@ -16,11 +16,11 @@ use std::io;
 use bentpipe_link::explicit::{CrossTrafficLimit, EgressCount, Signalled};
 use bentpipe_units::Time;
 
-use crate::egress;
 use crate::egress_program::{Counted, Place, Program};
 use crate::explicit::SharedLeg;
 use crate::netlink::{Message, Socket, Writer, attributes};
 use crate::rated_leg::RatedLeg;
+use crate::tc_hook;
 
 /// Size of `struct ifinfomsg`, and where its type and index are.
 const LINK_HEADER: usize = 16;
@@ -81,7 +81,7 @@ impl CrossTrafficCounter {
     pub fn follow(&mut self) -> Result<(), CrossTrafficError> {
         let (leg, counted) = match &mut self.source {
             Source::Interface { index, .. } => {
-                *index = egress::index_of(&self.interface).ok();
+                *index = tc_hook::index_of(&self.interface).ok();
                 return Ok(());
             }
             Source::Ebpf { leg, counted } => (leg, counted),
@@ -202,7 +202,7 @@ mod tests {
                     .unwrap()
                     .success()
             );
-            let (mut socket, index) = (Socket::open(None).unwrap(), egress::index_of("lo").unwrap());
+            let (mut socket, index) = (Socket::open(None).unwrap(), tc_hook::index_of("lo").unwrap());
             let before = sent_by(&mut socket, index).unwrap();
             let (to, from) =
                 (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());

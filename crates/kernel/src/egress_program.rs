@@ -15,10 +15,10 @@ use bentpipe_units::Time;
 use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
-use crate::egress::{self, Attachment};
 use crate::mapped::{Integers, Mapped};
 use crate::skel::cross_traffic::{self as skel, types};
 use crate::sockopt;
+use crate::tc_hook::{self, Attachment, Target};
 
 /// The most legs that it can count for, as in the program.
 pub(crate) const MAX_LEGS: usize = 64;
@@ -93,7 +93,7 @@ impl Program {
         if let Some(attached) = places.get(&place).and_then(Weak::upgrade) {
             return Ok(attached);
         }
-        let attachment = Arc::new(egress::attach(self.program.as_fd(), place.interface)?);
+        let attachment = Arc::new(tc_hook::attach(self.program.as_fd(), Target::egress(place.interface))?);
         places.retain(|_, attachment| attachment.strong_count() > 0);
         places.insert(place, Arc::downgrade(&attachment));
         Ok(attachment)
@@ -139,7 +139,7 @@ impl Program {
 impl Place {
     /// The interface of this name in the network namespace of the calling thread.
     pub(crate) fn of(interface: &str) -> io::Result<Self> {
-        let interface = egress::index_of(interface)?;
+        let interface = tc_hook::index_of(interface)?;
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         Ok(Self { network: sockopt::network_namespace(&socket)?, interface })
     }

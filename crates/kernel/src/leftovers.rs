@@ -3,7 +3,7 @@
 
 use std::io;
 
-use crate::{egress, struct_ops};
+use crate::{struct_ops, tc_hook};
 
 /// Removes what no process owns any more, at the interfaces of the calling thread's network namespace, and
 /// returns how many there were.
@@ -13,5 +13,5 @@ use crate::{egress, struct_ops};
 pub fn remove() -> io::Result<usize> {
     // It speaks of each place that has no program.
     struct_ops::log_libbpf();
-    Ok(struct_ops::remove_leftovers()? + egress::remove_leftovers()?)
+    Ok(struct_ops::remove_leftovers()? + tc_hook::remove_leftovers()?)
 }

@@ -29,7 +29,6 @@
 pub mod congestion;
 pub mod conntrack;
 pub mod cross_traffic;
-mod egress;
 mod egress_program;
 pub mod explicit;
 pub mod feature;
@@ -63,6 +62,7 @@ mod skel;
 pub mod sock_diag;
 pub mod sockopt;
 mod struct_ops;
+mod tc_hook;
 pub mod tcp_info;
 pub mod timers;
 pub mod tun;

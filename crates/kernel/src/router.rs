@@ -16,11 +16,11 @@ use bentpipe_units::Rate;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::egress;
 use crate::feature::Feature;
 use crate::mapped::{Integers, Mapped};
 use crate::skel::router::{self as skel, types};
 use crate::struct_ops::log_libbpf;
+use crate::tc_hook::{self, Target};
 
 pub use bentpipe_link::agent::xcp::Variant;
 pub use bentpipe_link::agent::xcp::control::{Shares, Sums};
@@ -105,7 +105,7 @@ pub struct Router {
     taken: types::router,
     capacity: Rate,
     /// What holds the program, and the index of the interface where it is.
-    link: Option<(u32, egress::Attachment)>,
+    link: Option<(u32, tc_hook::Attachment)>,
 }
 
 impl Router {
@@ -141,7 +141,7 @@ impl Router {
 
     fn attach_at(&mut self, interface: &str, index: u32) -> Result<(), RouterError> {
         self.link = None;
-        let link = egress::attach(self.program.as_fd(), index)
+        let link = tc_hook::attach(self.program.as_fd(), Target::egress(index))
             .map_err(|source| RouterError::Attach { interface: interface.to_owned(), source })?;
         self.link = Some((index, link));
         Ok(())
@@ -243,11 +243,11 @@ impl Router {
 /// # Errors
 /// [`RouterError::Interface`]; [`RouterError::Query`] without `CAP_NET_ADMIN`.
 pub fn programs_at(interface: &str) -> Result<usize, RouterError> {
-    egress::programs_at(index_of(interface)?).map_err(RouterError::Query)
+    tc_hook::programs_at(index_of(interface)?).map_err(RouterError::Query)
 }
 
 fn index_of(interface: &str) -> Result<u32, RouterError> {
-    egress::index_of(interface)
+    tc_hook::index_of(interface)
         .map_err(|source| RouterError::Interface { interface: interface.to_owned(), source })
 }
 

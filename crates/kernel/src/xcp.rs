@@ -24,11 +24,11 @@ use std::sync::{Arc, Mutex, Weak};
 use bentpipe_units::Rate;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
-use crate::egress;
 use crate::feature::Feature;
 use crate::skel;
 use crate::sockopt;
 use crate::struct_ops::{self, StructOpsError, is_copy, lock, under_a_free_name, write_name};
+use crate::tc_hook::{self, Target};
 
 /// The names under which sockets choose XCP and P-XCP (tcp(7), `TCP_CONGESTION`), if no other copy has taken
 /// them; the next ones have a number behind them.
@@ -112,7 +112,7 @@ pub struct Xcp {
 /// [`Xcp::make_room_on`]. Further calls share it.
 #[derive(Debug)]
 pub struct RoomInAcks {
-    _links: Vec<Arc<egress::Attachment>>,
+    _links: Vec<Arc<tc_hook::Attachment>>,
 }
 
 #[derive(Debug)]
@@ -120,7 +120,7 @@ struct Registration {
     name: String,
     full_acks: OwnedFd,
     /// Where there is room, by the interface's number.
-    rooms: Mutex<Vec<(u32, Weak<egress::Attachment>)>>,
+    rooms: Mutex<Vec<(u32, Weak<tc_hook::Attachment>)>>,
     // Dropped in this order, so that no socket chooses it meanwhile.
     _control: struct_ops::Registration,
     _options: libbpf_rs::Link,
@@ -190,10 +190,10 @@ impl Xcp {
     /// [`XcpError::Interface`] if there is no such interface, or on a kernel before 6.6.
     pub fn make_room_on(&self, interface: &str) -> Result<RoomInAcks, XcpError> {
         let failed = |source| XcpError::Interface { interface: interface.to_owned(), source };
-        let index = egress::index_of(interface).map_err(failed)?;
+        let index = tc_hook::index_of(interface).map_err(failed)?;
         let mut rooms = lock(&self.registration.rooms);
         rooms.retain(|(_, link)| link.strong_count() > 0);
-        match egress::attach(self.registration.full_acks.as_fd(), index) {
+        match tc_hook::attach(self.registration.full_acks.as_fd(), Target::egress(index)) {
             Ok(link) => {
                 let link = Arc::new(link);
                 rooms.push((index, Arc::downgrade(&link)));
