@@ -12,8 +12,9 @@ const CORE: &str = "../tcp/core";
 /// Each is a `.bpf.c` in a folder, with its instruction set: `v3` has the atomics of Linux 5.12; with it
 /// clang adds pointers in 32 bits where the result fits, which the kernel refuses. The last one is for tests:
 /// it runs the arithmetic on generated events.
-const PROGRAMS: [(&str, &str, &str); 7] = [
+const PROGRAMS: [(&str, &str, &str); 8] = [
     ("src/bpf", "cross_traffic", "v2"),
+    ("src/bpf", "divert", "v2"),
     ("src/bpf", "explicit", "v3"),
     ("src/bpf", "hybla", "v3"),
     ("src/bpf", "router", "v2"),

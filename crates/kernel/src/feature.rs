@@ -24,6 +24,8 @@ pub enum Feature {
     XcpRouter,
     /// The program at an interface that makes room for XCP's feedback.
     RoomInAcks,
+    /// The programs that take marked packets from an interface into a device, and back.
+    Divert,
     /// The ceiling of the retransmission timeout, for each socket.
     RtoMax,
 }
@@ -45,13 +47,14 @@ const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Hybla,
         Self::Explicit,
         Self::Xcp,
         Self::XcpOptions,
         Self::XcpRouter,
         Self::RoomInAcks,
+        Self::Divert,
         Self::RtoMax,
     ];
 
@@ -101,6 +104,7 @@ impl Feature {
                                 more queue";
         const PROBES: &str = "after an outage probes alone wake connections";
         const LATE: &str = "XCP, whose feedback comes late where losses are many";
+        const UNPROTECTED: &str = "packets leave unprotected";
         let (name, kernel, made_of, without) = match self {
             Self::Hybla => ("Hybla", (6, 0), CONTROL, OWN_HYBLA),
             Self::Explicit => ("explicit rates", (6, 0), CONTROL, CEILINGS),
@@ -108,6 +112,7 @@ impl Feature {
             Self::XcpOptions => ("XCP options", (6, 0), OPTIONS, "explicit rates"),
             Self::XcpRouter => ("XCP router", (6, 0), INTERFACE, "explicit rates"),
             Self::RoomInAcks => ("room in ACKs", (6, 0), INTERFACE, LATE),
+            Self::Divert => ("diverted packets", (6, 0), INTERFACE, UNPROTECTED),
             Self::RtoMax => ("RTO maximum", (6, 15), "TCP_RTO_MAX_MS", PROBES),
         };
         Facts { name, kernel, made_of, is_ebpf: !matches!(self, Self::RtoMax), without }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Rate, Span, human};
 
+use crate::divert::Divert;
 use crate::explicit::Explicit;
 use crate::feature::{self, Feature};
 use crate::hybla::Hybla;
@@ -83,7 +84,7 @@ pub fn checks(wanted: &Wanted) -> Vec<Check> {
 /// Loads the eBPF programs that are wanted.
 fn features(wanted: &Wanted) -> Vec<Check> {
     let mut checks = Vec::new();
-    let own = [Feature::Hybla, Feature::Explicit, Feature::XcpOptions, Feature::XcpRouter];
+    let own = [Feature::Hybla, Feature::Explicit, Feature::XcpOptions, Feature::XcpRouter, Feature::Divert];
     if own.into_iter().any(|feature| wanted.has(feature)) {
         checks.push(btf());
     }
@@ -96,6 +97,8 @@ fn features(wanted: &Wanted) -> Vec<Check> {
     }
     checks.extend(wanted.has(Feature::XcpOptions).then(xcp));
     checks.extend(wanted.has(Feature::XcpRouter).then(xcp_router));
+    let divert = || ebpf(Feature::Divert, Divert::probe().map(|()| "loads".to_owned()));
+    checks.extend(wanted.has(Feature::Divert).then(divert));
     checks
 }
 

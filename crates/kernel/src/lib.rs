@@ -5,6 +5,8 @@
 //!   control.
 //! - [`paced`]: the same without eBPF, as the ceiling of each connection's pacing; [`rated_leg`] is either.
 //! - [`cross_traffic`]: what leaves over a leg beside these connections, counted.
+//! - [`divert`]: marked packets are taken into a TUN device instead of leaving by an interface, and packets
+//!   written there arrive as if by that interface.
 //! - [`feature`]: the Linux version that each feature needs, and the substitute without it.
 //! - [`router`]: an XCP router's work on each packet, in eBPF at an interface.
 //! - [`xcp`]: XCP and P-XCP, where routers set the senders' rates, as eBPF congestion controls with TCP
@@ -29,6 +31,7 @@
 pub mod congestion;
 pub mod conntrack;
 pub mod cross_traffic;
+pub mod divert;
 mod egress_program;
 pub mod explicit;
 pub mod feature;
@@ -42,6 +45,7 @@ pub mod journal;
 pub mod leftovers;
 pub mod leg;
 pub mod limits;
+mod link_address;
 pub mod link_events;
 mod mapped;
 pub mod multicast;

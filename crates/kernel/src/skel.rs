@@ -12,6 +12,9 @@
 pub(crate) mod cross_traffic {
     include!(concat!(env!("OUT_DIR"), "/cross_traffic.skel.rs"));
 }
+pub(crate) mod divert {
+    include!(concat!(env!("OUT_DIR"), "/divert.skel.rs"));
+}
 pub(crate) mod explicit {
     include!(concat!(env!("OUT_DIR"), "/explicit.skel.rs"));
 }
