@@ -4,6 +4,7 @@
 mod common;
 
 mod cross_traffic;
+mod divert;
 mod explicit;
 mod hybla;
 mod nftables;
