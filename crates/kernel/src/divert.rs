@@ -1,21 +1,21 @@
 //! Packets that would leave by an interface with a certain mark are taken into a TUN device instead, and
-//! packets that are written into the device arrive as if by the interface (`bpf/divert.bpf.c`): what a process
-//! needs that carries packets between two hosts in a form of its own, so that nothing else on either host sees
-//! a difference. The netfilter hooks, connection tracking and the reverse path filter meet packets at the
+//! packets that are written into the device arrive as if by the interface (`bpf/divert.bpf.c`). A process that
+//! carries packets between two hosts in a form of its own needs both, so that nothing else on either host sees
+//! a difference: the netfilter hooks, connection tracking and the reverse path filter meet packets at the
 //! interface that they know.
 //!
-//! The program at the interface's egress is before other programs there: those see what really leaves. Packets
-//! on their way into the device are cut to the segments that they would have had on the wire, with complete
-//! checksums. They are as long as the interface's MTU allows, whatever that of the device.
+//! The program at the egress comes before other programs there: those see what really leaves. Packets on their
+//! way into the device are cut to the segments that they would have had on the wire, with complete checksums.
+//! They are as long as the interface's MTU allows, whatever that of the device.
 //!
 //! No packet is held by a process that hangs: unless [`Divert::divert_until`] is called again and again,
 //! marked packets are passed, or dropped ([`WhenSilent`]). A process that ends or is killed takes the programs
-//! with it (tcx, Linux 6.6); then packets are passed, **marked**, also with [`WhenSilent::Drop`]. On earlier
+//! with it (tcx, Linux 6.6); then packets leave with their mark, also with [`WhenSilent::Drop`]. On earlier
 //! kernels the filter of a killed process goes on as if the process were silent, until the next attachment or
 //! `bentpipe clean-up` removes it.
 //!
-//! While one process takes over from another, both have programs at the interface, and the latest meets packets
-//! first. It [stands by](Divert::stand_by), which leaves packets to the other one, until its first
+//! While one process takes over from another, both have programs at the interface, and the latest meets
+//! packets first. It [stands by](Divert::stand_by), which leaves packets to the other one, until its first
 //! [`Divert::divert_until`]. Then it diverts them, and clears the mark, so that the other does nothing: no
 //! packet is lost, passed or diverted twice.
 
@@ -181,9 +181,9 @@ struct There {
 }
 
 impl Divert {
-    /// Loads the programs, and attaches the one for arriving packets to the TUN device `device` of the calling
-    /// thread's network namespace. It stands by until the first [`Divert::divert_until`]. It needs `CAP_BPF`,
-    /// `CAP_PERFMON` and `CAP_NET_ADMIN`; afterwards `CAP_NET_ADMIN` is enough.
+    /// Loads the programs, and attaches the one for arriving packets to the TUN device `device` of the
+    /// calling thread's network namespace. It stands by until the first [`Divert::divert_until`]. It needs
+    /// `CAP_BPF`, `CAP_PERFMON` and `CAP_NET_ADMIN`; afterwards `CAP_NET_ADMIN` is enough.
     ///
     /// # Errors
     /// [`DivertError::Mark`], [`DivertError::Device`], [`DivertError::Load`] and [`DivertError::Attach`] on
@@ -234,9 +234,9 @@ impl Divert {
     /// or has come back as another one, and learns its address. True if it is there. Cheap where nothing has
     /// changed, so that it can be called twice a second. It needs `CAP_NET_ADMIN` alone.
     ///
-    /// Several interfaces can be followed. Packets leave by any of them; they arrive by the one that is there
-    /// and was followed first. Until the next call after its Ethernet address has changed, packets that arrive
-    /// are lost.
+    /// Several interfaces can be followed. Packets are diverted from all of them; they arrive by the one that
+    /// is there and was followed first. Once its Ethernet address has changed, packets that arrive are lost
+    /// until the next call.
     ///
     /// # Errors
     /// [`DivertError::Attach`], [`DivertError::Kind`], [`DivertError::Interface`], [`DivertError::Itself`].

@@ -13,8 +13,8 @@ use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder, lib
 
 use crate::owner::{Owned, Owner, all_owned};
 
-/// The priority of filters of ours, which no other program is likely to choose; that of those which are before
-/// them; and their handles.
+/// The priority of filters of ours, which no other program is likely to choose; that of those which come
+/// before them; and their handles.
 const PRIORITY: u32 = 0xbe47;
 const PRIORITY_OF_FIRST: u32 = PRIORITY - 1;
 const HANDLES: std::ops::RangeInclusive<u32> = 1..=16;
@@ -170,7 +170,8 @@ fn interface_of(link: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(unsafe { info.__bindgen_anon_1.tcx.ifindex })
 }
 
-/// The number of programs at the egress of an interface: of any owner by links, else ours only (bpf(2), `BPF_PROG_QUERY`).
+/// The number of programs at the egress of an interface: of any owner by links, else ours only (bpf(2),
+/// `BPF_PROG_QUERY`).
 pub(crate) fn programs_at(interface: u32) -> io::Result<usize> {
     let interface = i32::try_from(interface).map_err(io::Error::other)?;
     let mut options = libbpf_sys::bpf_prog_query_opts {

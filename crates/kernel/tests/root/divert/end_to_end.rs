@@ -12,8 +12,8 @@ use super::*;
 
 const DATA: usize = 20_000_000;
 
-/// Sets this host up: TCP that leaves by the cable is marked, and only what belongs to a connection that this host
-/// knows, or begins one to the port, may come in.
+/// Sets this host up: TCP that leaves by the cable is marked, and only what belongs to a connection that this
+/// host knows, or begins one to the port, may come in.
 fn host(name: &str, address: &str) -> (Tun, Divert) {
     let rules = format!(
         "table inet rules {{
