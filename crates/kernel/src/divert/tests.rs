@@ -6,11 +6,13 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bentpipe_units::Rate;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use rustix::time::{ClockId, clock_gettime};
 use socket2::SockRef;
 
 use super::*;
+use crate::router::{Router, RouterConfig, Variant};
 use crate::tun::Tun;
 
 const MARK: MarkMatch = MarkMatch { value: 0x20, mask: 0x30 };
@@ -26,6 +28,8 @@ fn in_namespace(test: impl FnOnce(&Tun, &Tun) + Send + 'static) {
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
         let [device, leg] = ["bp0", "sat0"].map(|name| Tun::create(name).unwrap());
         for name in ["bp0", "sat0"] {
+            // The kernel would say things of its own.
+            std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1").unwrap();
             ip(&format!("link set {name} up"));
         }
         ip("addr add 192.0.2.1/24 dev sat0");
@@ -122,6 +126,34 @@ fn the_filter_of_a_process_that_takes_over_comes_first() {
         old.divert_until(Time::from_nanos(1));
         send();
         assert_eq!((read(device), new.counters().diverted, old.counters().dropped), (Some(128), 2, 0));
+    });
+}
+
+/// A router counts all packets that it sees.
+#[test]
+fn a_filter_that_diverts_comes_before_those_that_count_also_before_later_ones() {
+    in_namespace(|device, leg| {
+        let mut divert = load();
+        let config = RouterConfig {
+            capacity: Rate::mbps(10),
+            variant: Variant::Xcp,
+            longest_rtt: Duration::from_secs(1),
+        };
+        let routers = [Router::detached(&config).unwrap(), Router::detached(&config).unwrap()];
+        let index = tc_hook::index_of("sat0").unwrap();
+        let attach =
+            |router: &Router| tc_hook::attach_as_filter(router.program(), Target::egress(index)).unwrap();
+        let _earlier = attach(&routers[0]);
+        divert.follow("sat0").unwrap();
+        let _later = attach(&routers[1]);
+        let counts = || routers.each_ref().map(|router| router.counters().packets);
+        divert.divert_until(in_a_minute());
+        let before = counts();
+        send();
+        assert_eq!((read(device), counts()), (Some(128), before));
+        divert.stand_by();
+        send();
+        assert_eq!((read(leg), counts()), (Some(128), before.map(|count| count + 1)));
     });
 }
 

@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const PACKET_VNET_HDR: libc::c_int = 15;
 /// linux/virtio_net.h.
@@ -16,6 +16,12 @@ const GSO_TCPV6: u8 = 4;
 pub(crate) struct Injector {
     socket: OwnedFd,
     interface: i32,
+}
+
+impl AsFd for Injector {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Injector {

@@ -32,7 +32,7 @@ fn packets_from_the_device_arrive_by_the_interface() {
             let to = by_leg.local_addr().unwrap();
             world.device.write(&datagram(family, to, b"restored")).unwrap();
             assert_eq!(receive(&by_leg).as_deref(), Some(&b"restored"[..]));
-            assert_eq!(receive(&by_device), None);
+            assert!(is_silent(&by_device));
         }
         let counters = divert.counters();
         assert_eq!((counters.arrived, counters.arrived_bytes, counters.homeless), (2, 36 + 56, 0));
@@ -111,13 +111,13 @@ fn without_the_interface_nothing_arrives_by_the_device_instead() {
         assert_eq!(receive(&socket).as_deref(), Some(&b"stands by"[..]));
         divert.divert_until(in_future(60));
         device.write(&datagram(0, to, b"lost")).unwrap();
-        assert_eq!(receive(&socket), None);
+        assert!(is_silent(&socket));
         let counters = divert.counters();
         assert_eq!((counters.homeless, counters.arrived), (1, 0));
         drop(divert);
         wait_for("the program to go", || {
             device.write(&datagram(0, to, b"as ever")).unwrap();
-            receive(&socket).filter(|payload| payload == b"as ever")
+            receive_within(Duration::from_millis(200), &socket).filter(|payload| payload == b"as ever")
         });
     });
 }
@@ -131,7 +131,7 @@ fn an_interface_may_get_another_address() {
         let to = socket.local_addr().unwrap();
         run("ip", "link set sat0 address 02:00:00:00:00:77", "");
         world.device.write(&datagram(0, to, b"for another host")).unwrap();
-        assert_eq!(receive(&socket), None);
+        assert!(is_silent(&socket));
         divert.follow("sat0").unwrap();
         world.device.write(&datagram(0, to, b"restored")).unwrap();
         assert_eq!(receive(&socket).as_deref(), Some(&b"restored"[..]));

@@ -103,6 +103,31 @@ fn a_packet_that_passes_has_lost_the_bits_of_this_mark_and_no_others() {
     });
 }
 
+/// A rule that comes before the program marks all that leaves, ARP included.
+#[test]
+fn what_is_not_ip_is_not_diverted() {
+    in_namespace(&["ip", "nft"], || {
+        let world = World::new(Kind::Ethernet);
+        let Line::Ethernet(other_end) = &world.line else { unreachable!("a cable") };
+        let rules = "table netdev marks { chain marks { type filter hook egress device sat0 priority 0
+            meta mark set 0x20
+            }
+        }";
+        run("nft", "-f -", rules);
+        let divert = diverting();
+        socket(0, 0).send(&[7; 100]).unwrap();
+        assert_eq!(world.count(), (1, 0), "the rule marks");
+        // Its address has to be asked for.
+        UdpSocket::bind("192.0.2.1:0").unwrap().send_to(&[7; 100], ("192.0.2.3", PORT)).unwrap();
+        let mut buffer = [0; 2000];
+        wait_for("a question of ARP at the other end", || {
+            let length = rustix::io::read(other_end, &mut buffer).ok()?;
+            buffer[..length].starts_with(&[0, 1, 8, 0, 6, 4, 0, 1]).then_some(())
+        });
+        assert_eq!((divert.counters().diverted, divert.counters().passed), (1, 0));
+    });
+}
+
 /// The TCP packets that come out of the device until they carry so many bytes, as frames.
 fn receive_tcp(tun: &Tun, bytes: usize) -> Vec<Vec<u8>> {
     let (mut frames, mut buffer, mut carried) = (Vec::new(), [0; 70_000], 0);
@@ -139,14 +164,20 @@ fn packets_still_to_be_cut_come_in_pieces_with_complete_checksums_and_are_counte
             }
         }";
         run("nft", "-f -", rules);
-        let (divert, cable) = (diverting(), Injector::open("in0"));
+        let (divert, cable, local) = (diverting(), Injector::open("in0"), Injector::open("sat0"));
+        SockRef::from(&local).set_mark(MARKED).unwrap();
         let mut bytes = 0;
         for v6 in [false, true] {
-            for length in [100, 3 * MSS + 7, 20 * MSS] {
+            // From a packet socket the kernel takes them without the number of their segments.
+            let sources = [(&cable, ETHERNET), (&local, world.link_header())];
+            let lengths = [100, 3 * MSS + 7, 20 * MSS];
+            for (length, (source, link)) in
+                lengths.into_iter().flat_map(|length| sources.map(|at| (length, at)))
+            {
                 let fields = HeaderFields { rtt: 1, spacing: 2, feedback: 3 };
                 let frame = Segment { fields: Some(fields), v6, payload: length, nops: 0 }.unfinished_frame();
                 let before = divert.counters();
-                cable.send(&frame, ETHERNET, MSS);
+                source.send(&frame[ETHERNET - link..], link, MSS);
                 let frames = receive_tcp(&world.device, length);
                 assert_eq!(frames.len(), length.div_ceil(MSS));
                 let data: Vec<u8> = frames.iter().flat_map(|frame| payload(frame)).copied().collect();

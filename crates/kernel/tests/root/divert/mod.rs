@@ -73,6 +73,11 @@ impl World {
         Self { device, line }
     }
 
+    /// The length of the interface's link headers.
+    fn link_header(&self) -> usize {
+        if matches!(self.line, Line::Ethernet(_)) { ETHERNET } else { 0 }
+    }
+
     /// The datagrams that have left by the interface since the last call.
     fn left(&self) -> Vec<Vec<u8>> {
         datagrams(|buffer| match &self.line {
@@ -214,9 +219,18 @@ fn folded(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// What has arrived within a moment.
+/// What arrives, which is to do so.
 fn receive(socket: &UdpSocket) -> Option<Vec<u8>> {
-    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    receive_within(Duration::from_secs(20), socket)
+}
+
+/// Whether nothing arrives for a moment.
+fn is_silent(socket: &UdpSocket) -> bool {
+    receive_within(Duration::from_millis(200), socket).is_none()
+}
+
+fn receive_within(time: Duration, socket: &UdpSocket) -> Option<Vec<u8>> {
+    socket.set_read_timeout(Some(time)).unwrap();
     let mut buffer = [0; 2000];
     let length = socket.recv(&mut buffer).ok()?;
     Some(buffer[..length].to_vec())
