@@ -68,6 +68,12 @@ pub enum Error {
         /// Those that have one.
         able: String,
     },
+    /// An experiment has no form for virtual time.
+    #[error("{name} runs on the kernel only: --on kernel")]
+    NotInVirtualTime {
+        /// The experiment.
+        name: String,
+    },
     /// A scenario needs what no kernel can do.
     #[error("the scenario cannot run on the kernel: {why}")]
     NotOnKernel {

@@ -134,12 +134,13 @@ impl List {
     fn run(self) -> anyhow::Result<ExitCode> {
         if self.json {
             let entry = |experiment: &Experiment| {
+                let plan = experiment.plan_in(experiment.worlds()[0]);
                 serde_json::json!({
                     "name": experiment.name,
                     "title": experiment.title,
                     "source": experiment.source,
-                    "seeds": experiment.seeds,
-                    "max_seeds": experiment.plan_in(results::World::Sim).most,
+                    "seeds": plan.from,
+                    "max_seeds": plan.most,
                     "worlds": experiment.worlds(),
                 })
             };

@@ -16,7 +16,7 @@ pub(super) const AGREEMENT: Experiment = Experiment {
     title: "Virtual time and the kernel: the same downloads of a minute, or two with an outage",
     source: "ours",
     seeds: 3,
-    run: virtual_time,
+    run: Some(virtual_time),
     on_kernel: Some((3, both)),
 };
 

@@ -21,7 +21,7 @@ pub(super) const CROWD: Experiment = Experiment {
     title: "50 connections that send 30 kB each at the same moment, over 10 Mbit/s and 600 ms",
     source: "ours",
     seeds: 20,
-    run: virtual_time,
+    run: Some(virtual_time),
     on_kernel: Some((3, kernel)),
 };
 

@@ -34,7 +34,7 @@ pub(super) const DISRUPTIVE: Experiment = Experiment {
     source: "Caini, Firrincieli, Lacamera: PEPsal: a Performance Enhancing Proxy for TCP satellite \
         connections, IEEE AESM 22(8), 2007, the slides",
     seeds: 10,
-    run: disruptive,
+    run: Some(disruptive),
     on_kernel: Some((1, super::disruptive_kernel::disruptive)),
 };
 

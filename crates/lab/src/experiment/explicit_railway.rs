@@ -17,7 +17,7 @@ pub(super) const RAILWAY: Experiment = Experiment {
         Disruptive Radio Channels, PSATS 2009",
     // Three are enough: the margins of the claims are far from the data.
     seeds: 3,
-    run: railway,
+    run: Some(railway),
     on_kernel: Some((1, super::explicit_kernel::railway)),
 };
 

@@ -22,7 +22,7 @@ pub(super) const SHARES: Experiment = Experiment {
     title: "Explicit rates: four flows, new flows, a flow limited elsewhere, a link slower than configured",
     source: "ours",
     seeds: 10,
-    run: shares,
+    run: Some(shares),
     on_kernel: Some((1, super::explicit_kernel::shares)),
 };
 

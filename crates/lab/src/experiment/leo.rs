@@ -13,7 +13,7 @@ pub(super) const LEO: Experiment = Experiment {
     title: "Explicit rates on low-orbit links that change at handovers every 15 s, and nobody knows the rate",
     source: "ours",
     seeds: 2,
-    run: |lab| study(DRAWN).virtual_time(lab),
+    run: Some(|lab| study(DRAWN).virtual_time(lab)),
     on_kernel: Some((1, |lab| study(DRAWN).kernel(lab))),
 };
 

@@ -56,9 +56,10 @@ pub struct Experiment {
     pub title: &'static str,
     /// The publication.
     pub source: &'static str,
-    /// How many seeds it runs with by default.
+    /// How many seeds it runs with by default in virtual time.
     pub seeds: u64,
-    run: RunFn,
+    /// `None`: on the kernel only.
+    run: Option<RunFn>,
     /// The same on the kernel: the default number of seeds, and the function. `None`: virtual time only.
     on_kernel: Option<(u64, RunFn)>,
 }
@@ -141,18 +142,19 @@ impl Progress {
 impl Experiment {
     /// The worlds that it can run in.
     pub fn worlds(&self) -> &'static [World] {
-        match self.on_kernel {
-            Some(_) => &[World::Sim, World::Kernel],
-            None => &[World::Sim],
+        match (self.run, self.on_kernel) {
+            (Some(_), Some(_)) => &[World::Sim, World::Kernel],
+            (Some(_), None) => &[World::Sim],
+            (None, _) => &[World::Kernel],
         }
     }
 
     /// Refuses a world that it cannot run in.
     ///
     /// # Errors
-    /// [`Error::NotInThisWorld`], which lists the experiments that can.
+    /// [`Error::NotInThisWorld`], which lists the experiments that can; [`Error::NotInVirtualTime`].
     pub fn require(&self, world: World) -> Result<(), Error> {
-        if self.worlds().contains(&world) { Ok(()) } else { Err(self.not_on_kernel()) }
+        if self.worlds().contains(&world) { Ok(()) } else { Err(self.not_in(world)) }
     }
 
     /// The default number of seeds in a world.
@@ -182,7 +184,8 @@ impl Experiment {
     ///
     /// # Errors
     /// [`Error::Scenario`] if a scenario is invalid, [`Error::NotInThisWorld`] if it cannot run on the
-    /// kernel, and there any error of the namespaces, links and proxies.
+    /// kernel, [`Error::NotInVirtualTime`] if only there, and there any error of the namespaces, links and
+    /// proxies.
     pub fn run(&self, world: World, first: u64, plan: Plan, progress: &Progress) -> Result<Results, Error> {
         self.run_in(Lab::new(world, Seeds { first, count: plan.from }, progress), plan)
     }
@@ -205,11 +208,11 @@ impl Experiment {
 
     fn run_in(&self, mut lab: Lab<'_>, plan: Plan) -> Result<Results, Error> {
         let world = lab.world;
-        let run = match (world, self.on_kernel) {
-            (World::Sim, _) => self.run,
-            (World::Kernel, Some((_, run))) => run,
-            (World::Kernel, None) => return Err(self.not_on_kernel()),
+        let run = match world {
+            World::Sim => self.run,
+            World::Kernel => self.on_kernel.map(|(_, run)| run),
         };
+        let run = run.ok_or_else(|| self.not_in(world))?;
         let looks = plan.looks();
         for (look, &count) in looks.iter().enumerate() {
             lab.begin(count);
@@ -238,10 +241,16 @@ impl Experiment {
         unreachable!("a plan has a look, and the last one returns")
     }
 
-    fn not_on_kernel(&self) -> Error {
-        let able =
-            ALL.iter().filter(|experiment| experiment.on_kernel.is_some()).map(|experiment| experiment.name);
-        Error::NotInThisWorld { name: self.name.into(), able: able.collect::<Vec<_>>().join(", ") }
+    fn not_in(&self, world: World) -> Error {
+        let name = self.name.into();
+        match world {
+            World::Sim => Error::NotInVirtualTime { name },
+            World::Kernel => {
+                let able = ALL.iter().filter(|experiment| experiment.on_kernel.is_some());
+                let able = able.map(|experiment| experiment.name).collect::<Vec<_>>().join(", ");
+                Error::NotInThisWorld { name, able }
+            }
+        }
     }
 }
 

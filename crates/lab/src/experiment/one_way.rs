@@ -16,7 +16,7 @@ pub(super) const ONE_WAY: Experiment = Experiment {
     source: "ours; the layout is that of PEPsal's first use in production: Caini, Firrincieli, Lacamera, slides of \
         \"PEPsal: a Performance Enhancing Proxy for TCP satellite connections\"",
     seeds: 5,
-    run: both_worlds,
+    run: Some(both_worlds),
     on_kernel: Some((3, both_worlds)),
 };
 

@@ -29,7 +29,7 @@ pub(super) const CONGESTION: Experiment = Experiment {
     title: "A satellite connection and five wired ones on a shared bottleneck, without losses",
     source: SOURCE,
     seeds: 5,
-    run: congestion,
+    run: Some(congestion),
     on_kernel: Some((3, congestion)),
 };
 
@@ -38,7 +38,7 @@ pub(super) const PER: Experiment = Experiment {
     title: "A satellite connection alone, one packet in a hundred lost on the satellite",
     source: SOURCE,
     seeds: 5,
-    run: per,
+    run: Some(per),
     on_kernel: Some((3, per)),
 };
 
@@ -48,7 +48,7 @@ pub(super) const BOTH: Experiment = Experiment {
         on the satellite",
     source: SOURCE,
     seeds: 5,
-    run: |lab| by_rtt(lab, &BOTH_CONDITIONS, &SCHEMES),
+    run: Some(|lab| by_rtt(lab, &BOTH_CONDITIONS, &SCHEMES)),
     // Its bundle nodes run in virtual time only.
     on_kernel: Some((3, |lab| by_rtt(lab, &BOTH_CONDITIONS, &SCHEMES[..DTN]))),
 };
@@ -58,7 +58,7 @@ pub(super) const FAIRNESS: Experiment = Experiment {
     title: "Three satellite connections and three wired ones on a shared bottleneck",
     source: SOURCE,
     seeds: 5,
-    run: fairness,
+    run: Some(fairness),
     on_kernel: Some((3, fairness)),
 };
 

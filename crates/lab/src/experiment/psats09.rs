@@ -31,7 +31,7 @@ pub(super) const FIG3: Experiment = Experiment {
     title: "The tunnels between Bologna and Florence, and how long they interrupt",
     source: SOURCE,
     seeds: 1,
-    run: fig3,
+    run: Some(fig3),
     on_kernel: None,
 };
 
@@ -40,7 +40,7 @@ pub(super) const FIG4: Experiment = Experiment {
     title: "End-to-end TCP and PEPsal through the tunnels of a railway",
     source: SOURCE,
     seeds: JOURNEYS,
-    run: fig4,
+    run: Some(fig4),
     on_kernel: Some((1, fig4)),
 };
 
@@ -49,7 +49,7 @@ pub(super) const FIG5: Experiment = Experiment {
     title: "The maximum RTO on the satellite leg, through the tunnels of a railway",
     source: SOURCE,
     seeds: JOURNEYS,
-    run: fig5,
+    run: Some(fig5),
     on_kernel: Some((1, fig5)),
 };
 

@@ -12,7 +12,7 @@ pub(super) const RAIN_FADE: Experiment = Experiment {
     title: "Explicit rates below rain fronts, where nobody knows the rate",
     source: "ours",
     seeds: 2,
-    run: |lab| study(DRAWN, 1.0).virtual_time(lab),
+    run: Some(|lab| study(DRAWN, 1.0).virtual_time(lab)),
     on_kernel: Some((1, |lab| study(DRAWN, TIME_COMPRESSION).kernel(lab))),
 };
 

@@ -25,7 +25,7 @@ pub(super) const RETURN_LINK: Experiment = Experiment {
     title: "Ways back that are thin, bloated or full",
     source: "ours",
     seeds: 3,
-    run: virtual_time,
+    run: Some(virtual_time),
     on_kernel: Some((3, kernel)),
 };
 

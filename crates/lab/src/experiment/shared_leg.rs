@@ -30,7 +30,7 @@ pub(super) const SHARED_LEG: Experiment = Experiment {
     title: "Split downloads beside QUIC and UDP on one leg",
     source: "ours",
     seeds: 3,
-    run: virtual_time,
+    run: Some(virtual_time),
     on_kernel: Some((3, kernel)),
 };
 

@@ -22,7 +22,7 @@ pub(super) const SHORT_DOWNLOADS: Experiment = Experiment {
     title: "Downloads of 4 MB and 200 kB over 10 Mbit/s and 600 ms at PER 1%, by one box and by two",
     source: "ours",
     seeds: 20,
-    run: virtual_time,
+    run: Some(virtual_time),
     on_kernel: Some((20, kernel)),
 };
 

@@ -19,7 +19,7 @@ pub(super) const UNKNOWN_CAPACITY: Experiment = Experiment {
     title: "Explicit rates on links whose rate nobody knows, constant and in steps",
     source: "ours",
     seeds: 3,
-    run: virtual_time,
+    run: Some(virtual_time),
     on_kernel: Some((3, kernel)),
 };
 

@@ -20,7 +20,7 @@ pub(super) const XCP_BOXES: Experiment = Experiment {
     source: "Lopez Pacheco and Lochin, IWSSC 2009; Katabi, Handley and Rohrs, SIGCOMM 2002; Zhou, Yeung and \
         Li, GLOBECOM 2004",
     seeds: 5,
-    run: in_virtual_time,
+    run: Some(in_virtual_time),
     on_kernel: Some((1, on_the_kernel)),
 };
 

@@ -381,7 +381,10 @@ impl Entry {
         match (&ran.record, &ran.attempt, self.known()) {
             (Some(_), _, _) => "not a claim here",
             (None, Some(_), _) => "not finished",
-            (None, None, Some(known)) if !known.worlds().contains(&world) => "virtual time only",
+            (None, None, Some(known)) if !known.worlds().contains(&world) => match world {
+                World::Sim => "kernel only",
+                World::Kernel => "virtual time only",
+            },
             (None, None, _) => "not run here",
         }
     }

@@ -26,7 +26,7 @@ pub(super) const ASYMMETRIC: Experiment = Experiment {
     title: "XCP and P-XCP where one of two flows is limited elsewhere",
     source: SOURCE,
     seeds: 3,
-    run: asymmetric::run,
+    run: Some(asymmetric::run),
     on_kernel: Some((1, asymmetric::run)),
 };
 
@@ -35,7 +35,7 @@ pub(super) const FAIRNESS: Experiment = Experiment {
     title: "Three satellite flows and three terrestrial ones under one XCP router",
     source: KATABI,
     seeds: 5,
-    run: fairness::run,
+    run: Some(fairness::run),
     on_kernel: Some((1, fairness::run)),
 };
 

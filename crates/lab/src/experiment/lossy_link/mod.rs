@@ -22,7 +22,7 @@ pub(super) const LOSSY_LINK: Experiment = Experiment {
         Perkins, Montenegro, Texas A&M University 1997; splitting: Caini, Firrincieli, Lacamera, IEEE AESM \
         22(8), 2007",
     seeds: 5,
-    run: in_virtual_time,
+    run: Some(in_virtual_time),
     on_kernel: Some((3, kernel::run)),
 };
 

@@ -21,7 +21,7 @@ pub(super) const REACH: Experiment = Experiment {
     title: "Where setting up a TCP connection fails",
     source: SOURCE,
     seeds: 1,
-    run: reach,
+    run: Some(reach),
     on_kernel: Some((3, linux::reach)),
 };
 
@@ -30,7 +30,7 @@ pub(super) const STEP: Experiment = Experiment {
     title: "Transfer time and efficiency of TCP over distance",
     source: SOURCE,
     seeds: 1,
-    run: step,
+    run: Some(step),
     on_kernel: Some((3, linux::step)),
 };
 

@@ -21,7 +21,7 @@ pub(super) const SNOOP_SENDERS: Experiment = Experiment {
     title: "Which senders Snoop helps, by the queue in front of the satellite and its packet errors",
     source: "ours; Snoop: Balakrishnan, Seshan, Amir, Katz, MobiCom 1995",
     seeds: 20,
-    run: in_virtual_time,
+    run: Some(in_virtual_time),
     on_kernel: Some((3, on_the_kernel)),
 };
 

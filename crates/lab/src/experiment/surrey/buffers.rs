@@ -21,7 +21,7 @@ pub(in super::super) const FIG4: Experiment = Experiment {
     title: "What the gateway must hold, and its window, by packet error rate",
     source: SOURCE,
     seeds: SEEDS,
-    run: fig4,
+    run: Some(fig4),
     on_kernel: Some((1, fig4)),
 };
 

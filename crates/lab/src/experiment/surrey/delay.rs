@@ -15,7 +15,7 @@ pub(in super::super) const DELAY: Experiment = Experiment {
     title: "How long to delay duplicate ACKs, by the link's round trip",
     source: SOURCE,
     seeds: SEEDS,
-    run: delay,
+    run: Some(delay),
     on_kernel: None,
 };
 

@@ -16,7 +16,7 @@ pub(in super::super) const FIG2: Experiment = Experiment {
     title: "Five ways to a satellite host, by packet error rate",
     source: SOURCE,
     seeds: SEEDS,
-    run: fig2,
+    run: Some(fig2),
     on_kernel: Some((1, fig2)),
 };
 

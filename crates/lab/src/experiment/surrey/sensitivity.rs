@@ -18,7 +18,7 @@ pub(in super::super) const SENSITIVITY: Experiment = Experiment {
     title: "What the figures of SURREY owe to parameters that the paper does not give",
     source: SOURCE,
     seeds: 10,
-    run: sensitivity,
+    run: Some(sensitivity),
     on_kernel: None,
 };
 

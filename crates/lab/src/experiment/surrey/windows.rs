@@ -16,7 +16,7 @@ pub(in super::super) const FIG3: Experiment = Experiment {
     title: "The sender's window with split SACK and with Snoop",
     source: SOURCE,
     seeds: SEEDS,
-    run: fig3,
+    run: Some(fig3),
     on_kernel: Some((1, fig3)),
 };
 

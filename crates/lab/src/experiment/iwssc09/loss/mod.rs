@@ -16,7 +16,7 @@ pub(in super::super) const LOSS: Experiment = Experiment {
         flows that come and go",
     source: SOURCE,
     seeds: 10,
-    run,
+    run: Some(run),
     on_kernel: Some((1, kernel::run)),
 };
 
