@@ -32,7 +32,7 @@ pub struct Request {
 }
 
 impl Request {
-    const LENGTH: usize = 16;
+    pub(crate) const LENGTH: usize = 16;
 
     pub(crate) fn encode(self) -> [u8; Self::LENGTH] {
         let mut wire = [0; Self::LENGTH];
@@ -41,7 +41,7 @@ impl Request {
         wire
     }
 
-    fn decode(wire: [u8; Self::LENGTH]) -> Self {
+    pub(crate) fn decode(wire: [u8; Self::LENGTH]) -> Self {
         let word = |at: usize| u64::from_be_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
         Self { seed: word(0), bytes: word(8) }
     }
@@ -67,16 +67,34 @@ impl Request {
 
     /// Produces the stream piece by piece, the same for the same seed.
     pub(crate) fn generate(self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
-        let mut chunk = [0u8; CHUNK];
-        let mut left = self.bytes;
-        while left > 0 {
-            let length = left.min(CHUNK as u64) as usize;
-            random.fill_bytes(&mut chunk[..length]);
-            take(&chunk[..length])?;
-            left -= length as u64;
+        let mut stream = self.stream();
+        while let Some(chunk) = stream.next_chunk() {
+            take(chunk)?;
         }
         Ok(())
+    }
+
+    /// The same for a caller that fetches the pieces.
+    pub(crate) fn stream(self) -> Stream {
+        let random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
+        Stream { random, chunk: Box::new([0; CHUNK]), left: self.bytes }
+    }
+}
+
+/// A stream of which a part has been produced.
+pub(crate) struct Stream {
+    random: Xoshiro256PlusPlus,
+    chunk: Box<[u8; CHUNK]>,
+    left: u64,
+}
+
+impl Stream {
+    /// The next piece; `None` at the end.
+    pub(crate) fn next_chunk(&mut self) -> Option<&[u8]> {
+        let length = self.left.min(CHUNK as u64) as usize;
+        self.left -= length as u64;
+        self.random.fill_bytes(&mut self.chunk[..length]);
+        (length > 0).then(|| &self.chunk[..length])
     }
 }
 
@@ -170,6 +188,11 @@ impl Progress {
     /// Whether the download has ended, well or not.
     pub fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes have been received since the last call.
+    pub(crate) fn add(&self, bytes: u64) {
+        self.received.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn finish(&self) {

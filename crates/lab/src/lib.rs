@@ -18,6 +18,7 @@ mod file;
 mod number;
 pub mod on_kernel;
 pub mod outage;
+pub mod quic;
 pub mod reach;
 pub mod report;
 pub mod results;
@@ -28,6 +29,7 @@ pub mod table;
 pub mod topology;
 pub mod trace;
 pub mod trial;
+pub mod unsplit;
 
 /// An error of an experiment.
 #[derive(Debug, thiserror::Error)]

@@ -133,6 +133,17 @@ impl Topology {
         SATELLITE_SUBNET.left4().into()
     }
 
+    /// The far end of the satellite link: the terminal's or, without one, the client's.
+    pub fn far_address(&self) -> IpAddr {
+        SATELLITE_SUBNET.right4().into()
+    }
+
+    /// The client's address on its only link.
+    pub fn client_address(&self) -> IpAddr {
+        let subnet = if self.terminal.is_some() { CLIENT_SUBNET } else { SATELLITE_SUBNET };
+        subnet.right4().into()
+    }
+
     /// The address of a server on this port.
     pub fn server_address(&self, port: u16) -> SocketAddr {
         (TERRESTRIAL_SUBNET.right4(), port).into()

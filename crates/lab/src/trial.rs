@@ -2,7 +2,6 @@
 //! bundles between two nodes: their goodput, and the queue in front of the link.
 
 mod nodes;
-mod quic;
 mod udp;
 mod way_back;
 
@@ -22,14 +21,14 @@ use bentpipe_units::{ByteCount, Probability, Rate, Span, Time};
 use crate::Error;
 use crate::course::{Carries, Course};
 use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
+use crate::quic;
 use crate::topology::{FarEnd, PAYLOAD_SHARE, Proxy, SATELLITE, Topology, far_box, symmetric};
 use nodes::Nodes;
 pub use way_back::WayBack;
 use way_back::{Sink, upload};
 
-/// The ports of the server's streams that no daemon splits.
+/// The port of the server's stream that no daemon splits.
 const UDP_PORT: u16 = 5004;
-const QUIC_PORT: u16 = 443;
 /// The interval between samples of the queue.
 const SAMPLE: Duration = Duration::from_millis(10);
 /// How long after the end the link is looked at: what its queue waits for.
@@ -288,7 +287,7 @@ impl Trial {
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
         let read = zeros(self.flows.len() + self.bundles.iter().len());
         let cross_read = zeros(self.cross_traffic.streams());
-        let keys = quic::Keys::new()?;
+        let quic = quic::Server::new(quic::Congestion::Cubic)?;
         std::thread::scope(|scope| {
             let started = Instant::now();
             let mut clients: Vec<_> = self
@@ -317,7 +316,7 @@ impl Trial {
                 }
             }
             let cross_traffic = &self.cross_traffic;
-            clients.extend(cross_traffic.start(scope, topology, &keys, started, &cross_read, &over));
+            clients.extend(cross_traffic.start(scope, topology, &quic, started, &cross_read, &over));
             let measured = self.sample(topology, proxies, started, &read, &cross_read);
             over.store(true, Ordering::Relaxed);
             clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))?;
@@ -422,7 +421,7 @@ impl CrossTraffic {
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         topology: &'scope Topology,
-        keys: &'scope quic::Keys,
+        quic: &'scope quic::Server,
         started: Instant,
         read: &'scope [AtomicU64],
         over: &'scope AtomicBool,
@@ -433,13 +432,16 @@ impl CrossTraffic {
                 host.run(work).map_err(std::io::Error::other)?
             })
         };
-        let (to_udp, to_quic) = (topology.server_address(UDP_PORT), topology.server_address(QUIC_PORT));
+        let (to_udp, to_quic) = (topology.server_address(UDP_PORT), topology.server_address(quic::PORT));
+        let (stream, is_over) = (Request { seed: 0, bytes: u64::MAX }, || over.load(Ordering::Relaxed));
         let mut threads = Vec::new();
         if self.quic > 0 {
-            threads.push(at(&topology.server, Box::new(move || quic::serve(to_quic, keys, over))));
+            threads.push(at(&topology.server, Box::new(move || quic.run(to_quic, is_over))));
         }
         for read in &read[..self.quic] {
-            threads.push(at(&topology.client, Box::new(move || quic::read(to_quic, keys, read, over))));
+            let count = |bytes| _ = read.fetch_add(bytes, Ordering::Relaxed);
+            let client = move || quic.download(to_quic, stream, count, is_over).map(drop);
+            threads.push(at(&topology.client, Box::new(client)));
         }
         if let (Some(rate), Some(read)) = (self.udp, read.last()) {
             threads.push(at(&topology.server, Box::new(move || udp::send(to_udp, rate, over))));

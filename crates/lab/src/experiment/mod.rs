@@ -24,6 +24,7 @@ mod observers;
 mod one_way;
 mod pepsal;
 mod psats09;
+mod quic;
 mod radius07;
 mod rain_fade;
 mod return_link;
@@ -79,7 +80,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 32] = [
+pub const ALL: [Experiment; 33] = [
     psats09::FIG3,
     psats09::FIG4,
     psats09::FIG5,
@@ -111,6 +112,7 @@ pub const ALL: [Experiment; 32] = [
     short_downloads::SHORT_DOWNLOADS,
     crowd::CROWD,
     shared_leg::SHARED_LEG,
+    quic::QUIC,
     agreement::AGREEMENT,
 ];
 
