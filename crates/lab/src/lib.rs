@@ -12,6 +12,7 @@ pub mod course;
 pub mod crowd;
 pub mod demo;
 pub mod download;
+pub mod esp;
 pub mod experiment;
 pub mod figure;
 mod file;
@@ -29,7 +30,9 @@ pub mod table;
 pub mod topology;
 pub mod trace;
 pub mod trial;
+pub mod tunnel;
 pub mod unsplit;
+pub mod wireguard;
 
 /// An error of an experiment.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +46,9 @@ pub enum Error {
     /// A bundle node did not start.
     #[error("cannot start a bundle node: {0}")]
     Node(String),
+    /// A tunnel could not be set up.
+    #[error("cannot set up a tunnel: {0}")]
+    Tunnel(String),
     /// Hybla could not be loaded.
     #[error(transparent)]
     Hybla(#[from] bentpipe_kernel::StructOpsError),

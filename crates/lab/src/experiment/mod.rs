@@ -36,6 +36,7 @@ mod surrey;
 mod told;
 mod unknown_capacity;
 mod varying;
+mod vpn;
 mod xcp_boxes;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,7 +81,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 33] = [
+pub const ALL: [Experiment; 34] = [
     psats09::FIG3,
     psats09::FIG4,
     psats09::FIG5,
@@ -113,6 +114,7 @@ pub const ALL: [Experiment; 33] = [
     crowd::CROWD,
     shared_leg::SHARED_LEG,
     quic::QUIC,
+    vpn::VPN,
     agreement::AGREEMENT,
 ];
 
