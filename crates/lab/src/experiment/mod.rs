@@ -25,6 +25,7 @@ mod one_way;
 mod pepsal;
 mod psats09;
 mod quic;
+mod quic_one_box;
 mod radius07;
 mod rain_fade;
 mod return_link;
@@ -81,7 +82,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 34] = [
+pub const ALL: [Experiment; 35] = [
     psats09::FIG3,
     psats09::FIG4,
     psats09::FIG5,
@@ -114,6 +115,7 @@ pub const ALL: [Experiment; 34] = [
     crowd::CROWD,
     shared_leg::SHARED_LEG,
     quic::QUIC,
+    quic_one_box::QUIC_ONE_BOX,
     vpn::VPN,
     agreement::AGREEMENT,
 ];
