@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours squid kernels setup deny fuzz soak package try-package router openwrt image arm64 clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours squid unsplit kernels setup deny fuzz soak package try-package router openwrt image arm64 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,11 @@ squid: setup ## Squid on the gateway with bentpipe's Hybla, the guide's test, an
 	$(AS_ROOT) env "PATH=$$PATH" $(CARGO) test --locked -p bentpipe-lab --test root squid
 	$(CARGO) build --release --locked -p bentpipe-lab --example squid
 	$(AS_ROOT) env "PATH=$$PATH:/usr/sbin:/sbin" target/release/examples/squid 5 docs/guides/squid.md
+
+unsplit: setup ## what cannot be split: QUIC, WireGuard and ESP over a GEO link that loses packets, protected and not; half an hour
+	scripts/setup-peers vpn
+	$(CARGO) build --release --locked -p bentpipe
+	$(AS_ROOT) env "PATH=$$PATH" target/release/bentpipe lab run quic vpn quic-one-box --on kernel --out docs/experiments
 
 kernels: setup ## the tests that depend on the kernel on Debian's 6.1 and 6.12 in QEMU: the table of docs/kernels.md, 20 minutes
 	scripts/setup-peers kernels
