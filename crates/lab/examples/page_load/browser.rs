@@ -7,19 +7,28 @@ use std::process::{Command, Stdio};
 use bentpipe_testbed::Namespace;
 use tempfile::TempDir;
 
-/// It talks to nobody but the page's server, whose certificate it accepts.
+use crate::page::Identity;
+
+/// It talks to nobody but the page's server, and gives up after four minutes.
 const SWITCHES: [&str; 10] = [
     "--headless=new",
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
-    "--ignore-certificate-errors",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    "--timeout=240000",
     "--dump-dom",
 ];
+
+/// The protocol by which the page is to be loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http2,
+    Http3,
+}
 
 /// A browser with an empty profile.
 pub(crate) struct Browser {
@@ -27,11 +36,23 @@ pub(crate) struct Browser {
     _profile: TempDir,
 }
 
-/// When the first byte had come and when all was there, seconds after the navigation began.
-#[derive(Debug, Clone, Copy)]
+/// A page's times, seconds after the navigation began.
+#[derive(Debug, Clone)]
 pub(crate) struct Loaded {
     pub(crate) first_byte: f64,
     pub(crate) complete: f64,
+    /// When the page and each of its objects was asked for, its first byte came, and its last one.
+    pub(crate) objects: Vec<[f64; 3]>,
+}
+
+impl Protocol {
+    /// Its name in ALPN, which the browser tells as well.
+    pub(crate) fn alpn(self) -> &'static str {
+        match self {
+            Self::Http2 => "h2",
+            Self::Http3 => "h3",
+        }
+    }
 }
 
 impl Browser {
@@ -42,17 +63,46 @@ impl Browser {
         Ok(Self { command, _profile: profile })
     }
 
-    /// Loads the page and reads the times from its title.
-    pub(crate) fn load(mut self, server: SocketAddr) -> Result<Loaded, Box<dyn Error>> {
+    /// Loads the page from the server of this identity and reads the times that it tells.
+    pub(crate) fn load(
+        mut self,
+        server: SocketAddr,
+        identity: &Identity,
+        protocol: Protocol,
+    ) -> Result<Loaded, Box<dyn Error>> {
+        self.command.arg(format!("--ignore-certificate-errors-spki-list={}", identity.fingerprint()));
+        if protocol == Protocol::Http3 {
+            self.command.arg(format!("--origin-to-force-quic-on={server}"));
+        }
         let command = self.command.arg(format!("https://{server}/")).stderr(Stdio::null());
         let output = command.output().map_err(|error| {
             format!("cannot start chromium: {error}; install it by `scripts/setup-peers chromium`")
         })?;
         let page = String::from_utf8_lossy(&output.stdout);
-        let title = page.split_once("<title>loaded ").and_then(|(_, rest)| rest.split_once("</title>"));
-        let (times, _) = title.ok_or_else(|| format!("the page has not been loaded: {page:.200}"))?;
-        let mut seconds = times.split(' ').map(|time| time.parse::<f64>().map(|ms| ms / 1e3));
-        let mut next = || seconds.next().ok_or("a time is missing");
-        Ok(Loaded { first_byte: next()??, complete: next()?? })
+        let title = between(&page, "<title>loaded ", "</title>");
+        let title = title.ok_or_else(|| format!("the page has not been loaded: {page:.200}"))?;
+        let [first_byte, complete, by] = title.split(' ').collect::<Vec<_>>()[..] else {
+            return Err(format!("the page tells other times: {title}").into());
+        };
+        if by != protocol.alpn() {
+            return Err(format!("the page came by {by} instead of {}", protocol.alpn()).into());
+        }
+        let times = between(&page, "<pre id=\"times\">", "</pre>").ok_or("the objects' times are missing")?;
+        let objects = times.split(';').map(triple).collect::<Result<_, _>>()?;
+        Ok(Loaded { first_byte: seconds(first_byte)?, complete: seconds(complete)?, objects })
     }
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    Some(text.split_once(before)?.1.split_once(after)?.0)
+}
+
+fn triple(text: &str) -> Result<[f64; 3], Box<dyn Error>> {
+    let times = text.split(' ').map(seconds).collect::<Result<Vec<_>, _>>()?;
+    times.try_into().map_err(|_| format!("an object's times are {text}").into())
+}
+
+/// The browser tells milliseconds.
+fn seconds(text: &str) -> Result<f64, Box<dyn Error>> {
+    Ok(text.parse::<f64>()? / 1e3)
 }
