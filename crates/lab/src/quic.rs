@@ -22,7 +22,7 @@ pub const PORT: u16 = 443;
 /// The name in the server's certificate.
 const NAME: &str = "server";
 /// The windows of both ends, bytes: more than any of the laboratory's links holds with its queue, so that the
-/// congestion control alone decides. quinn's default, 1.25 MB for a stream, is made for a round trip of 100 ms.
+/// congestion control alone decides. quinn's default, 1.25 MB for a stream, is made for 100 ms.
 const WINDOW: u32 = 32 << 20;
 /// A connection is given up after so long without a packet.
 const IDLE: Duration = Duration::from_secs(60);

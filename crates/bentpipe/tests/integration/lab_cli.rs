@@ -247,4 +247,16 @@ fn the_kernel_is_for_experiments_that_have_a_form_for_it() {
     };
     assert_eq!(worlds("psats09-fig3"), serde_json::json!(["sim"]));
     assert_eq!(worlds("lossy-link"), serde_json::json!(["sim", "kernel"]));
+    assert_eq!(worlds("quic"), serde_json::json!(["kernel"]));
+}
+
+#[test]
+fn an_experiment_without_a_form_for_virtual_time_is_refused_with_the_option_for_the_kernel() {
+    let out = tempfile::tempdir().unwrap();
+    let folder = out.path().join("results");
+    let output = bentpipe(&["lab", "run", "quic", "--out", folder.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("quic runs on the kernel only: --on kernel"), "{text}");
+    assert!(!folder.exists(), "nothing has run");
 }

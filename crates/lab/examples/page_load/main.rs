@@ -81,8 +81,8 @@ impl Path {
     }
 
     /// The physical minimum: the handshakes of TCP, but where a box beside the client answers it, and of
-    /// TLS 1.3, or that of QUIC, which is both; the page, and its objects, a round trip each; and all bytes at
-    /// what the link delivers.
+    /// TLS 1.3, or that of QUIC, which is both; the page, and its objects, a round trip each; and all bytes
+    /// at what the link delivers.
     fn minimum(self) -> Duration {
         let round_trips = if matches!(self, Path::EndToEnd | Path::OneBox) { 4 } else { 3 };
         let delivered = RATE.bps() as f64 / 8.0 * PAYLOAD_SHARE * (1.0 - PER);

@@ -17,7 +17,8 @@ pub(crate) fn svg(title: &str, loaded: &Loaded, seconds: f64) -> String {
     let x = |at: f64| LEFT + at * scale;
     let height = TOP + ROW * loaded.objects.len() as f64 + 30.0;
     let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         font-family=\"sans-serif\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{title}: loaded after {:.2} s</text>\n",
         loaded.complete
@@ -37,7 +38,8 @@ pub(crate) fn svg(title: &str, loaded: &Loaded, seconds: f64) -> String {
         for (colour, [from, until]) in COLOURS.into_iter().zip([[asked, first], [first, last]]) {
             let (at, width) = (x(*from), ((until - from) * scale).max(0.5));
             draw(format_args!(
-                "<rect x=\"{at:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>\n",
+                "<rect x=\"{at:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{:.1}\" \
+                 fill=\"{colour}\"/>\n",
                 ROW - 1.5
             ));
         }

@@ -1,5 +1,5 @@
-//! What one box does for QUIC without a peer: it shares the leg, and keeps the queue short by signalling early.
-//! It repairs nothing. On the kernel, beside split downloads.
+//! What one box does for QUIC without a peer: it shares the leg, and keeps the queue short by signalling
+//! early. It repairs nothing. On the kernel, beside split downloads.
 
 use std::time::Duration;
 

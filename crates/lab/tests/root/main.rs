@@ -13,3 +13,4 @@ mod reach;
 mod results;
 mod squid;
 mod trial;
+mod unsplit;
