@@ -29,6 +29,9 @@ use crate::topology::{FarEnd, MTU, PAYLOAD_SHARE, Proxy, SATELLITE, Topology};
 const SAMPLE: Duration = Duration::from_millis(10);
 /// How long after the end the link is looked at: what its queue waits for.
 const AFTERWARDS: Duration = Duration::from_secs(60);
+/// Until then boxes have found each other, as those in operation have, even if some of their first frames are
+/// lost.
+const SETTLED: Duration = Duration::from_secs(3);
 /// The bytes of a pre-shared key.
 const KEY: usize = 32;
 
@@ -172,6 +175,9 @@ impl Crossing {
         let topology = Topology::build_with(&self.link(), &Default::default(), self.seed, FarEnd::Terminal)?;
         let boxes = self.protect.map(|class| Boxes::start(&topology, self.rate, class, protocol));
         let boxes = boxes.transpose()?;
+        if boxes.is_some() {
+            std::thread::sleep(SETTLED);
+        }
         Ok((topology, boxes))
     }
 
