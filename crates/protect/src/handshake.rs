@@ -6,9 +6,10 @@
 //! too: both make a session. Its keys depend on both nonces, so that no key comes twice, whichever box starts
 //! anew, and no frame of an earlier session is authentic.
 //!
-//! A hello that someone replays looks like a peer that has started anew, and to answer it would lead the peer
-//! into another session, with the loss of all that is under way. So while a session is alive, hellos of
-//! others are not listened to: a peer that has started anew is heard when the session has fallen silent.
+//! A hello that someone replays looks like a peer that has started anew. While a session is alive, it is
+//! answered by a hello that asks for nothing, and a hello that asks for nothing is not answered then. So a
+//! peer that has started anew finds the echo of its unused nonce, and its next hello that of ours; the peer
+//! of the session that is alive finds neither, and nothing changes.
 //!
 //! ```text
 //! box A                                        box B
@@ -147,7 +148,7 @@ impl Handshake {
             self.begin(&session);
             return Ok(Greeting::Begins(session));
         }
-        if alive {
+        if alive && !asks {
             return Ok(Greeting::Nothing);
         }
         if self.heard != Some(theirs) {
@@ -296,12 +297,26 @@ mod tests {
         let (mut a, mut b) = (handshake(1), handshake(3));
         let mut sessions = establish(&mut a, &mut b);
         let heard = |a: &mut Handshake, frame: &mut [u8], alive| a.on_hello(frame, alive).unwrap();
-        assert!(matches!(heard(&mut a, &mut replayed.clone(), true), Greeting::Nothing));
+        // A answers, and B, who has not said this, does not listen.
+        assert!(matches!(heard(&mut a, &mut replayed.clone(), true), Greeting::Asks));
         let mut said = hello(&mut a, false);
         assert!(matches!(heard(&mut b, &mut said, true), Greeting::Nothing));
         let [of_a, of_b] = &mut sessions;
         assert!(passes(of_a, of_b) && passes(of_b, of_a));
         assert!(matches!(heard(&mut a, &mut replayed, false), Greeting::Asks));
+    }
+
+    #[test]
+    fn a_peer_that_starts_anew_is_heard_while_the_session_is_alive() {
+        let (mut a, mut b) = (handshake(1), handshake(2));
+        establish(&mut a, &mut b);
+        let mut b = handshake(3);
+        let mut asks = hello(&mut b, true);
+        assert!(matches!(a.on_hello(&mut asks, true).unwrap(), Greeting::Asks));
+        let mut answer = hello(&mut a, false);
+        assert!(matches!(b.on_hello(&mut answer, false).unwrap(), Greeting::Begins(_)));
+        let mut last = hello(&mut b, false);
+        assert!(matches!(a.on_hello(&mut last, true).unwrap(), Greeting::Begins(_)));
     }
 
     #[test]

@@ -59,6 +59,15 @@ pub struct LegStats {
     pub refused: u64,
 }
 
+/// Frames of the session that the peer has counted, as of its last report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PeerCounts {
+    /// Those that came.
+    pub received: u64,
+    /// Those that did not.
+    pub lost: u64,
+}
+
 /// One end of a protected leg.
 #[derive(Debug)]
 pub struct Leg {
@@ -69,6 +78,8 @@ pub struct Leg {
     receiver: Receiver,
     meter: LossMeter,
     rtt: Option<Duration>,
+    /// The counts and the round trip of the last report, and when it came.
+    reported: Option<(PeerCounts, Option<Duration>, Time)>,
     sessions: u64,
     refused: u64,
     /// When the last authentic frame came.
@@ -115,6 +126,7 @@ impl Leg {
             receiver: Receiver::new(&config),
             meter: LossMeter::default(),
             rtt: None,
+            reported: None,
             sessions: 0,
             refused: 0,
             heard_at: None,
@@ -141,6 +153,12 @@ impl Leg {
     /// The smoothed round trip between the boxes, once it has been measured.
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt
+    }
+
+    /// The peer's last report in this session: its counts, the round trip that it measures, if it does, and
+    /// when it came.
+    pub fn reported(&self) -> Option<(PeerCounts, Option<Duration>, Time)> {
+        self.reported
     }
 
     /// What is believed of losses in the direction to the peer.
@@ -356,6 +374,7 @@ impl Leg {
         self.meter = LossMeter::default();
         self.report = ReportTimer::default();
         self.echo = None;
+        self.reported = None;
         self.heard_at = Some(now);
     }
 
@@ -378,14 +397,18 @@ impl Leg {
 
     fn on_report(&mut self, report: &Report, now: Time) {
         self.echo = Some((report.sent_at, now));
+        let mut measured = None;
         if let Some((sent_at, held)) = report.echo {
             let micros = micros(now).wrapping_sub(sent_at).wrapping_sub(held);
             let sample = Duration::from_micros(u64::from(micros));
             if sample <= LONGEST_RTT {
+                measured = Some(sample);
                 // RFC 6298 §2.3.
                 self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
             }
         }
+        let counts = PeerCounts { received: report.received, lost: report.lost };
+        self.reported = Some((counts, measured, now));
         let rtt = self.rtt_or_initial();
         self.sender.on_report(report, now, rtt);
         self.receiver.on_sent(report.next, now);

@@ -39,6 +39,7 @@
 //! | [`loss`] | what a receiver counts, and what a sender makes of it: how many repair symbols |
 //! | `sender`, `receiver` | one direction, both classes |
 //! | [`leg`] | both directions and the session: what a daemon holds |
+//! | [`queue`] | what waits in front of a leg: fair among flows, with CoDel and ECN |
 //!
 //! # Classes
 //!
@@ -77,6 +78,7 @@
 
 #![deny(clippy::disallowed_methods)]
 
+mod codel;
 mod coefficients;
 mod config;
 pub mod decoder;
@@ -87,8 +89,10 @@ pub mod frame;
 pub mod fuzzing;
 pub mod gf256;
 pub mod handshake;
+mod ip;
 pub mod leg;
 pub mod loss;
+pub mod queue;
 mod receiver;
 pub mod seal;
 mod sender;
@@ -98,6 +102,7 @@ pub mod wire;
 pub use config::{ClassConfig, Config};
 pub use frame::Class;
 pub use leg::{Leg, LegStats, Sent};
+pub use queue::{Choice, Queue, QueueStats};
 pub use receiver::ReceiverStats;
 pub use seal::{Cipher, Secret};
 pub use sender::SenderStats;
