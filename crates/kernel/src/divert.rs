@@ -37,6 +37,11 @@ use crate::tc_hook::{self, Attachment, Hook, Target};
 #[cfg(test)]
 mod tests;
 
+/// Whether there is an interface of this name in the calling thread's network namespace.
+pub fn exists(interface: &str) -> bool {
+    tc_hook::index_of(interface).is_ok()
+}
+
 /// As in the program.
 const HAS_ETHERNET: u64 = 1 << 48;
 

@@ -4,6 +4,8 @@
 //! Both report the same of each connection and take a rate for it, so that what decides the rates does not
 //! know which it is.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::explicit::{Flow, SharedLeg};
@@ -46,6 +48,18 @@ impl RatedLeg {
                 all.filter(|flow| flow.leg == leg.number() && has_reported(flow)).collect()
             }
             Self::Paced(leg) => leg.flows().into_iter().filter(has_reported).collect(),
+        }
+    }
+
+    /// Says that a socket which is not of TCP sends with a rate of this leg, so that it is not taken for cross
+    /// traffic. Without eBPF the allocator knows that from the sender's reports.
+    ///
+    /// # Errors
+    /// The kernel has no memory for it.
+    pub fn join(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        match self {
+            Self::Ebpf(leg) => leg.join(socket, 1),
+            Self::Paced(_) => Ok(()),
         }
     }
 

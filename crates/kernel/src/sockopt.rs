@@ -298,6 +298,30 @@ fn set_buffer(fd: impl AsFd, forced: libc::c_int, plain: libc::c_int, size: Byte
     set_int(&fd, libc::SOL_SOCKET, forced, half).or_else(|_| set_int(&fd, libc::SOL_SOCKET, plain, half))
 }
 
+/// The MTU of the path to the peer of a connected datagram socket (`IP_MTU`, `IPV6_MTU`), bytes.
+///
+/// # Errors
+/// `ENOTCONN` if it is not connected.
+pub fn path_mtu(fd: impl AsFd, is_ipv6: bool) -> io::Result<usize> {
+    let (level, option) =
+        if is_ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU) } else { (libc::IPPROTO_IP, libc::IP_MTU) };
+    let mut bytes = [0; size_of::<libc::c_int>()];
+    get_bytes(fd, level, option, &mut bytes)?;
+    Ok(usize::try_from(libc::c_int::from_ne_bytes(bytes)).unwrap_or(0))
+}
+
+/// Lets this host cut datagrams that are longer than the path's MTU, instead of refusing them
+/// (`IP_PMTUDISC_DONT`).
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn set_fragmentation(fd: impl AsFd, is_ipv6: bool) -> io::Result<()> {
+    match is_ipv6 {
+        true => set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT),
+        false => set_int(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT),
+    }
+}
+
 pub(crate) fn set_int(
     fd: impl AsFd,
     level: libc::c_int,

@@ -23,6 +23,7 @@ use bentpipe_units::{Rate, Time};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::legs::{ControlledLeg, Legs};
+use crate::senders::Senders;
 
 /// The interval between two allocations: at 10 Mbit/s, a connection that starts in between sends at most 25
 /// kB too much.
@@ -83,6 +84,7 @@ struct Controller {
     commands: Receiver<Command>,
     acks: Arc<AtomicU64>,
     estimates: LinkEstimates,
+    senders: Senders,
     legs: Vec<LegState>,
     paused: bool,
 }
@@ -109,21 +111,28 @@ impl Legs {
     /// The thread could not be started.
     pub fn share(&self) -> Result<Option<RateController>, RateControllerError> {
         let is_controlled = self.satellites().any(|leg| leg.rated().is_some());
-        is_controlled.then(|| RateController::start(self, LinkEstimates::default())).transpose()
+        is_controlled
+            .then(|| RateController::start(self, LinkEstimates::default(), Senders::default()))
+            .transpose()
     }
 }
 
 impl RateController {
     /// Starts to allocate the rates of those legs that have explicit rates. There may be none yet:
-    /// [`replace`](Self::replace) may add some. What the links are found to carry appears in `estimates`.
+    /// [`replace`](Self::replace) may add some. What the links are found to carry appears in `estimates`;
+    /// `senders` have rates beside the connections.
     ///
     /// # Errors
     /// The thread could not be started.
-    pub fn start(legs: &Legs, estimates: LinkEstimates) -> Result<Self, RateControllerError> {
+    pub fn start(
+        legs: &Legs,
+        estimates: LinkEstimates,
+        senders: Senders,
+    ) -> Result<Self, RateControllerError> {
         let (sender, commands) = mpsc::channel();
         let acks = Arc::<AtomicU64>::default();
         let mut controller =
-            Controller { commands, acks: acks.clone(), estimates, legs: Vec::new(), paused: false };
+            Controller { commands, acks: acks.clone(), estimates, senders, legs: Vec::new(), paused: false };
         // Before the first connection: without a rate it would send at most ten segments.
         controller.replace(legs.controlled());
         let thread = std::thread::Builder::new()
@@ -249,7 +258,7 @@ impl Controller {
                 state.cross_traffic = CrossTrafficCounter::new(&controlled.leg, &controlled.interface);
             }
             state.controlled = controlled;
-            state.announce();
+            state.announce(&self.senders);
             self.legs.push(state);
         }
         // Connections of a leg that is no longer configured live on, and need rates.
@@ -261,7 +270,7 @@ impl Controller {
     fn tick(&mut self) -> bool {
         let now = monotonic();
         for state in &mut self.legs {
-            state.tick(now);
+            state.tick(now, &self.senders);
         }
         let estimate =
             |state: &LegState| (state.controlled.leg.name().to_owned(), state.allocator.estimate());
@@ -289,7 +298,7 @@ impl LegState {
         }
     }
 
-    fn tick(&mut self, now: Time) {
+    fn tick(&mut self, now: Time, senders: &Senders) {
         self.count_cross_traffic(now);
         let leg = &self.controlled.leg;
         self.reports.clear();
@@ -298,9 +307,13 @@ impl LegState {
             self.reports.push(report(&flow));
             self.slots.insert(flow.owner, flow.slot);
         }
-        let set_rate = |owner, rate| leg.set_rate(self.slots[&owner], rate as u64);
+        senders.report(leg.name(), &mut self.reports);
+        let set_rate = |owner, rate| match self.slots.get(&owner) {
+            Some(slot) => leg.set_rate(*slot, rate as u64),
+            None => senders.set_rate(owner, rate as u64),
+        };
         self.allocator.tick(now, &self.reports, set_rate);
-        self.announce();
+        self.announce(senders);
         self.limit_cross_traffic(now);
     }
 
@@ -329,14 +342,16 @@ impl LegState {
         }
     }
 
-    /// Tells the kernel the rate that a new connection starts with.
-    fn announce(&self) {
+    /// Tells the kernel, and the senders, the rate that a new connection starts with.
+    fn announce(&self, senders: &Senders) {
         let initial = self.allocator.initial_rate();
         self.controlled.leg.set_initial_rate(
             initial.rate as u64,
             initial.weight,
             self.allocator.estimate().rtt,
         );
+        let share = initial.rate / f64::from(initial.weight + 1);
+        senders.set_initial(self.controlled.leg.name(), share as u64);
     }
 }
 
@@ -374,7 +389,7 @@ mod tests {
     /// A controller without a leg, which needs no capabilities.
     fn idle(estimates: &LinkEstimates) -> (Legs, RateController) {
         let legs = Legs::prepare(&BTreeMap::new(), &TerrestrialLeg::default());
-        let controller = RateController::start(&legs, estimates.clone()).unwrap();
+        let controller = RateController::start(&legs, estimates.clone(), Senders::default()).unwrap();
         (legs, controller)
     }
 

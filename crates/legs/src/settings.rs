@@ -8,6 +8,7 @@ use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
+use crate::protect::ProtectSettings;
 use crate::values::{Aqm, Congestion, Interface, Keepalive, Share};
 
 /// The round-trip time from which the timers of the terrestrial leg are derived.
@@ -54,6 +55,8 @@ pub struct SatelliteLeg {
     pub send_buffer: Option<ByteCount>,
     /// Receive buffer; the kernel's autotuning by default.
     pub receive_buffer: Option<ByteCount>,
+    /// The box at the leg's other end to which packets go that cannot be split, in frames.
+    pub protect: Option<ProtectSettings>,
 }
 
 /// `[terrestrial]`: the sockets that face every other interface.

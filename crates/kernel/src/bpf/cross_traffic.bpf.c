@@ -21,6 +21,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define ETH_P_IPV6 0x86dd
 #define IPPROTO_ICMP 1
 #define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
 #define IPPROTO_ICMPV6 58
 
 /* As in explicit.bpf.c, whose map this is. */
@@ -123,7 +124,10 @@ static inline bool has_data(struct __sk_buff *skb, const struct sk_buff *kernel,
 	return skb->len > tcp + (offset >> 4) * 4;
 }
 
-/* The number of the leg whose connection has sent this, or MAX_LEGS: acknowledgements are nobody's. */
+/*
+ * The number of the leg whose connection has sent this, or MAX_LEGS: acknowledgements are nobody's. All that a
+ * socket of UDP sends that is a leg's has a rate.
+ */
 static inline u32 sender(struct __sk_buff *skb, const struct sk_buff *kernel, u32 to_data)
 {
 	struct bpf_sock *sk = skb->sk;
@@ -133,7 +137,9 @@ static inline u32 sender(struct __sk_buff *skb, const struct sk_buff *kernel, u3
 		sk = bpf_sk_fullsock(sk);
 	if (sk)
 		member = bpf_sk_storage_get(&members, sk, 0, 0);
-	return member && has_data(skb, kernel, to_data) ? member->leg : MAX_LEGS;
+	if (!member)
+		return MAX_LEGS;
+	return sk->protocol == IPPROTO_UDP || has_data(skb, kernel, to_data) ? member->leg : MAX_LEGS;
 }
 
 /* Reads what a verdict depends on. What cannot be read is not judged. */
