@@ -40,7 +40,9 @@ pub fn missing_keys<T>(text: &str, header: &str, parse: impl Fn(&str) -> Result<
         let mut lines = table.lines().take_while(|line| !line.starts_with('['));
         lines.any(|line| line.starts_with(&format!("{key} = ")))
     };
-    let lacks = |key: &&str| !tables.iter().any(|table| own(table, key));
+    // A key may be a table of its own.
+    let is_table = |key: &str| full.contains(&format!("\n{}.{key}]\n", header.trim_end_matches(']')));
+    let lacks = |key: &&str| !is_table(key) && !tables.iter().any(|table| own(table, key));
     keys.split(", ").filter(lacks).map(str::to_owned).collect()
 }
 

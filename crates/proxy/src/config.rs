@@ -21,6 +21,8 @@ mod dscp;
 mod limits;
 mod mark;
 mod ports;
+mod protect;
+mod protocol;
 mod rule;
 #[cfg(test)]
 mod shipped;
@@ -34,6 +36,7 @@ pub use admin::{AdminSettings, Listen, admin_socket};
 pub use bentpipe_config::{Error as ConfigError, Fault, List};
 pub use bentpipe_legs::Network;
 pub use bentpipe_legs::{Aqm, Congestion, Interface, Keepalive, SatelliteLeg, Share, TerrestrialLeg};
+pub use bentpipe_legs::{ProtectCipher, ProtectClass, ProtectSettings, WhenSilent};
 pub use bundle::BundleSettings;
 pub(crate) use change::changes;
 pub use change::{Change, Effect};
@@ -42,6 +45,7 @@ pub use limits::{AtLimit, ConnectionRates, Limits};
 pub(crate) use mark::Mark;
 pub use mark::MarkField;
 pub use ports::Ports;
+pub use protocol::Protocol;
 pub use rule::{Action, Comment, Rule};
 pub use snoop::SnoopSettings;
 pub use values::{Count, PerSecond, Port, Workers};
@@ -199,6 +203,18 @@ impl Config {
         self.rules.iter().any(|rule| rule.action == Action::Snoop)
     }
 
+    /// Whether any packet is to be protected: a leg has a peer, and a rule says so.
+    pub fn wants_protect(&self) -> bool {
+        self.protected_legs().next().is_some()
+    }
+
+    /// The legs whose packets are protected where a rule says so, with their names.
+    pub fn protected_legs(&self) -> impl Iterator<Item = (&String, &SatelliteLeg, &ProtectSettings)> {
+        let is_wanted = self.rules.iter().any(|rule| rule.action == Action::Protect);
+        let legs = self.legs.iter().filter(move |_| is_wanted);
+        legs.filter_map(|(name, leg)| Some((name, leg, leg.protect.as_ref()?)))
+    }
+
     /// The weights besides 1 that rules give to connections, in ascending order.
     pub fn weights(&self) -> Vec<Weight> {
         rule::weights(&self.rules).into_iter().collect()
@@ -219,6 +235,7 @@ impl Config {
         checks.check(&["admin"], || admin::check(self).inside("admin"));
         checks.check(&["access_log"], || self.access_log.check().inside("access_log"));
         snoop::check(self, checks);
+        protect::check(self, checks);
         unlikely::look(self, checks);
     }
 
@@ -282,6 +299,11 @@ impl Config {
     /// [`LegId::Satellite`](bentpipe_legs::LegId::Satellite).
     pub(crate) fn interfaces(&self) -> Vec<Interface> {
         self.legs.values().map(|leg| leg.interface.clone()).collect()
+    }
+
+    /// The interfaces of the legs whose packets are protected where a rule says so.
+    pub(crate) fn protected_interfaces(&self) -> Vec<Interface> {
+        self.protected_legs().map(|(_, leg, _)| leg.interface.clone()).collect()
     }
 
     /// The longest outage that some leg is to survive.

@@ -197,7 +197,7 @@ impl Daemon {
         let Context { config, legs, .. } = &self.context;
         self.stats.set_sources(Sources {
             workers: self.workers.iter().map(WorkerHandle::source).collect(),
-            services: self.services.iter().filter_map(|service| service.counters()).collect(),
+            services: self.services.iter().flat_map(|service| service.counters()).collect(),
             legs: LegReport::configured(config, legs),
             rates: config.limits.rates(),
         });
@@ -269,7 +269,9 @@ impl Prepared {
         daemon.publish();
         let Context { config, .. } = &daemon.context;
         let interfaces = config.interfaces();
-        let (plan, diverts) = (plan(config, &interfaces, &daemon.context.pairs, &[]), daemon.tun_diverts());
+        let protected = config.protected_interfaces();
+        let plan = plan(config, &interfaces, &daemon.context.pairs, &[], &protected);
+        let diverts = daemon.tun_diverts();
         let families = daemon.families.clone();
         let takes = !daemon.context.shared.passes_by_order();
         let counters = daemon.context.shared.policy_counters.clone();
@@ -348,6 +350,7 @@ pub(crate) fn plan<'a>(
     interfaces: &'a [Interface],
     pairs: &'a [LegPair],
     replaced: &'a [u16],
+    protected: &'a [Interface],
 ) -> Plan<'a> {
     Plan {
         interfaces,
@@ -359,6 +362,7 @@ pub(crate) fn plan<'a>(
         rates: config.limits.rates(),
         snooped: config.snoop_config().map(|wanted| wanted.flows),
         bundle: config.bundle_port(),
+        protected,
         mark: config.proxy.mark,
         tracked: host::tracks_connections(),
     }

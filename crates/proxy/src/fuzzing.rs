@@ -60,7 +60,8 @@ pub fn config(data: &[u8]) {
         Ok(config) => {
             let interfaces = config.interfaces();
             let pairs = leg_pairs(config.legs.len(), &config.weights(), config.proxy.port.get());
-            check_rules(&ruleset(&daemon::plan(&config, &interfaces, &pairs, &[])));
+            let protected = config.protected_interfaces();
+            check_rules(&ruleset(&daemon::plan(&config, &interfaces, &pairs, &[], &protected)));
         }
     }
 }

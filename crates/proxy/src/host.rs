@@ -161,6 +161,7 @@ pub fn features(config: &Config) -> Vec<Feature> {
         (Feature::XcpRouter, xcp),
         (Feature::RoomInAcks, xcp),
         (Feature::RtoMax, is_patient),
+        (Feature::Divert, config.wants_protect()),
     ]
     .into_iter()
     .filter_map(|(feature, is_used)| is_used.then_some(feature))

@@ -54,6 +54,8 @@ metrics! {
         snoop: SnoopStats as SnoopCounters,
         ../// The routers of legs with `congestion = "xcp"` or `"p-xcp"`.
         router: RouterStats as RouterCounters,
+        ../// Legs whose packets cross in frames.
+        protect: ProtectStats as ProtectCounters,
     }
     /// The counters of one thread, on cache lines of their own. Gauges that are derived from counters stay
     /// zero here.
@@ -76,6 +78,37 @@ metrics! {
     /// The counters of the XCP routers' thread.
     #[derive(Debug, Default)]
     pub(crate) struct RouterCounters of Counter {}
+}
+
+metrics! {
+    /// What the protected legs have done.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct ProtectStats {
+        legs: Gauge("protect_legs", "legs", "Legs with a protect table that a rule uses."),
+        alive: Gauge("protect_legs_alive", "legs", "Protected legs whose peer answers; without an answer packets are not protected."),
+        sessions: Counter("protect_sessions_total", "sessions", "Sessions with peers that have begun."),
+        packets_sent: Counter("protect_sent_packets_total", "packets", "Packets that left in frames."),
+        bytes_sent: Counter("protect_sent_bytes_total", "bytes", "IP bytes of the packets that left in frames."),
+        packets_received: Counter("protect_received_packets_total", "packets", "Packets that arrived in frames or were repaired."),
+        bytes_received: Counter("protect_received_bytes_total", "bytes", "IP bytes of the packets that arrived."),
+        wire_bytes: Counter("protect_wire_bytes_total", "bytes", "IP bytes of all frames sent."),
+        frames_repair: Counter("protect_repair_frames_total", "frames", "Repair frames sent."),
+        retransmitted: Counter("protect_retransmitted_total", "packets", "Packets sent once more because the peer asked for them."),
+        repaired: Counter("protect_repaired_total", "packets", "Received packets that the code has repaired."),
+        skipped: Counter("protect_skipped_total", "packets", "Packets that did not arrive in time, so that later ones were delivered first."),
+        refused: Counter("protect_refused_total", "frames", "Frames that were refused: forged, repeated, of another key, session or version."),
+        marked: Counter("protect_marked_total", "packets", "Packets marked as having met congestion (ECN)."),
+        dropped: Counter("protect_dropped_total", "packets", "Packets dropped in the queue before a protected leg."),
+        too_big: Counter("protect_too_big_total", "packets", "Packets too long for the leg, whose senders were told."),
+        silent_passed: Counter("protect_silent_passed_total", "packets", "Packets that crossed a leg unprotected because its peer was silent."),
+        silent_dropped: Counter("protect_silent_dropped_total", "packets", "Packets that were dropped because the peer was silent."),
+        queued_bytes: Gauge("protect_queued_bytes", "bytes", "IP bytes that wait before protected legs."),
+        held_bytes: Gauge("protect_held_bytes", "bytes", "Memory of packets and equations that both ends may still need."),
+    }
+    /// The counters of the thread of a protected leg.
+    #[derive(Debug, Default)]
+    pub(crate) struct ProtectCounters of Counter {}
 }
 
 metrics! {

@@ -125,6 +125,7 @@ key_effects!(SatelliteLeg {
     keepalive: NewConnections,
     send_buffer: NewConnections,
     receive_buffer: NewConnections,
+    protect: Upgrade,
 });
 
 key_effects!(TerrestrialLeg {
@@ -310,6 +311,8 @@ shown! {
     Weight: weight => weight.get();
     Port: port => port.get();
     Workers: workers => workers.get();
+    super::ProtectSettings: settings => settings;
+    super::Protocol: protocol => protocol;
     Dscp: code_point => code_point.get();
     Ports: ports => match ports.first() == ports.last() {
         true => ports.first().to_string(),
@@ -498,7 +501,11 @@ mod tests {
         };
         let shown = rule("action = \"split\"\nweight = 2\nhandshake = \"early\"");
         for key in read_by::<Rule>() {
-            assert!(key == "action" || shown.contains(&format!("{key} ")), "{key} is not in {shown}");
+            // Of another action only.
+            assert!(
+                key == "action" || key == "protocol" || shown.contains(&format!("{key} ")),
+                "{key} is not in {shown}"
+            );
         }
         assert!(shown.contains("port 22, 80-81, ") && shown.ends_with("comment by hand"), "{shown}");
     }

@@ -25,7 +25,8 @@ pub(crate) enum Mark {
     Client = 3,
     /// A SYN whose copy the daemon has, so that it ends here.
     Taken = 4,
-    /// It is to take its way through the daemon, towards a satellite.
+    /// It is to take its way through the daemon, towards a satellite: by a route if its flow is snooped, at the
+    /// leg's interface if it is protected.
     ToLink = 5,
     /// The same, from a satellite.
     FromLink = 6,

@@ -10,6 +10,7 @@ use super::Network;
 use super::change::{Effect, Shown};
 use super::dscp::Dscp;
 use super::ports::Ports;
+use super::protocol::Protocol;
 use super::{Handshake, Interface, MAX_WEIGHTS};
 
 /// The port of HTTP/3, and so of nearly all QUIC (RFC 9114 §3.1).
@@ -33,6 +34,8 @@ pub struct Rule {
     pub client_interface: Option<List<Interface>>,
     /// Interfaces that lead to the server.
     pub server_interface: Option<List<Interface>>,
+    /// Protocols, of a rule that protects.
+    pub protocol: Option<List<Protocol>>,
     /// The server's ports.
     pub port: Option<List<Ports>>,
     /// Its code points.
@@ -55,6 +58,9 @@ pub enum Action {
     Snoop,
     /// TCP connections are handed to the bundle node of this host, if it listens, and otherwise forwarded.
     Bundle,
+    /// Packets of any protocol cross the satellite leg in coded frames, if the leg has `protect`; connections
+    /// are not split.
+    Protect,
     /// Connections and datagrams are forwarded as if there were no proxy.
     Pass,
     /// UDP datagrams are answered with "port unreachable", so that their sender turns to TCP.
@@ -76,6 +82,7 @@ struct Written {
     server: Option<List<Network>>,
     client_interface: Option<List<Interface>>,
     server_interface: Option<List<Interface>>,
+    protocol: Option<List<Protocol>>,
     port: Option<List<Ports>>,
     dscp: Option<List<Dscp>>,
     handshake: Option<Handshake>,
@@ -89,6 +96,7 @@ enum ActionName {
     Split,
     Snoop,
     Bundle,
+    Protect,
     Pass,
     Reject,
 }
@@ -100,12 +108,22 @@ impl Rule {
     /// Everything that the rule says, on one line.
     pub(crate) fn summary(&self) -> String {
         // Every key is named, so that the compiler asks for one that is new.
-        let Self { action, client, server, client_interface, server_interface, port, dscp, comment } = self;
+        let Self {
+            action,
+            client,
+            server,
+            client_interface,
+            server_interface,
+            protocol,
+            port,
+            dscp,
+            comment,
+        } = self;
         let (handshake, weight) = match *action {
             Action::Split { handshake, weight } => {
                 (handshake, Some(weight).filter(|weight| *weight != Weight::default()))
             }
-            Action::Snoop | Action::Bundle | Action::Pass | Action::Reject => (None, None),
+            Action::Snoop | Action::Bundle | Action::Protect | Action::Pass | Action::Reject => (None, None),
         };
         let values = [
             ("handshake", handshake.shown()),
@@ -114,6 +132,7 @@ impl Rule {
             ("server", server.shown()),
             ("client_interface", client_interface.shown()),
             ("server_interface", server_interface.shown()),
+            ("protocol", protocol.shown()),
             ("port", port.shown()),
             ("dscp", dscp.shown()),
             ("comment", comment.shown()),
@@ -126,6 +145,12 @@ impl Rule {
     pub fn concerns_family(&self, ipv4: bool) -> bool {
         let networks = [&self.client, &self.server].into_iter().flatten();
         networks.into_iter().all(|list| list.iter().any(|network| network.is_ipv4() == ipv4))
+    }
+
+    /// Whether it can match packets of this protocol, by its number in IPv4.
+    pub(crate) fn concerns(&self, protocol: u8) -> bool {
+        let is_named = |list: &List<Protocol>| list.iter().any(|named| named.numbers()[0] == protocol);
+        self.protocol.as_ref().is_none_or(is_named)
     }
 
     /// Whether it can match a connection that comes from one of `from` and whose server is reached by one of
@@ -143,12 +168,22 @@ impl Rule {
 
     /// Whether it matches whatever comes.
     fn is_unconditional(&self) -> bool {
-        let Self { action: _, client, server, client_interface, server_interface, port, dscp, comment: _ } =
-            self;
+        let Self {
+            action: _,
+            client,
+            server,
+            client_interface,
+            server_interface,
+            protocol,
+            port,
+            dscp,
+            comment: _,
+        } = self;
         client.is_none()
             && server.is_none()
             && client_interface.is_none()
             && server_interface.is_none()
+            && protocol.is_none()
             && port.is_none()
             && dscp.is_none()
     }
@@ -161,10 +196,24 @@ impl TryFrom<Written> for Rule {
         let action = written.action()?;
         let port = match action {
             Action::Reject => written.port.or_else(|| Some(Ports::one(QUIC).into())),
-            Action::Split { .. } | Action::Snoop | Action::Bundle | Action::Pass => written.port,
+            Action::Split { .. } | Action::Snoop | Action::Bundle | Action::Protect | Action::Pass => {
+                written.port
+            }
         };
-        let Written { client, server, client_interface, server_interface, dscp, comment, .. } = written;
-        let rule = Self { action, client, server, client_interface, server_interface, port, dscp, comment };
+        let Written { client, server, client_interface, server_interface, protocol, dscp, comment, .. } =
+            written;
+        check_protocol(action, protocol.as_ref(), port.is_some())?;
+        let rule = Self {
+            action,
+            client,
+            server,
+            client_interface,
+            server_interface,
+            protocol,
+            port,
+            dscp,
+            comment,
+        };
         if rule.concerns_family(true) || rule.concerns_family(false) {
             Ok(rule)
         } else {
@@ -182,6 +231,7 @@ impl Action {
             Self::Split { .. } => "split",
             Self::Snoop => "snoop",
             Self::Bundle => "bundle",
+            Self::Protect => "protect",
             Self::Pass => "pass",
             Self::Reject => "reject",
         }
@@ -201,6 +251,7 @@ impl Written {
             }
             (ActionName::Snoop, None) => Ok(Action::Snoop),
             (ActionName::Bundle, None) => Ok(Action::Bundle),
+            (ActionName::Protect, None) => Ok(Action::Protect),
             (ActionName::Pass, None) => Ok(Action::Pass),
             (ActionName::Reject, None) => Ok(Action::Reject),
             (_, Some(key)) => {
@@ -232,6 +283,20 @@ impl TryFrom<String> for Comment {
     }
 }
 
+/// A protocol is named by rules that protect only, and ports have two of them.
+fn check_protocol(action: Action, protocol: Option<&List<Protocol>>, has_port: bool) -> Result<(), String> {
+    let Some(protocols) = protocol else { return Ok(()) };
+    if action != Action::Protect {
+        return Err("protocol goes with action = \"protect\" only; leave it out of this rule".into());
+    }
+    match protocols.iter().find(|protocol| has_port && !protocol.has_ports()) {
+        Some(protocol) => Err(format!(
+            "{protocol} has no ports, so that this rule can never match; leave out port, or write protocol = \"udp\""
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Checks that each rule can match, and that there are not too many weights.
 pub(super) fn check(rules: &[Rule]) -> Result<(), Problem> {
     check_order(rules)?;
@@ -248,20 +313,22 @@ pub(super) fn check(rules: &[Rule]) -> Result<(), Problem> {
 pub(super) fn weights(rules: &[Rule]) -> BTreeSet<Weight> {
     let given = rules.iter().filter_map(|rule| match rule.action {
         Action::Split { weight, .. } => Some(weight),
-        Action::Snoop | Action::Bundle | Action::Pass | Action::Reject => None,
+        Action::Snoop | Action::Bundle | Action::Protect | Action::Pass | Action::Reject => None,
     });
     given.filter(|weight| *weight != Weight::default()).collect()
 }
 
 /// A rule can never match if one before it matches everything.
 fn check_order(rules: &[Rule]) -> Result<(), Problem> {
-    let (mut tcp, mut udp) = (None, None);
+    // What is protected may be of any protocol: only a rule for all of them leaves nothing.
+    let (mut tcp, mut udp, mut all) = (None, None, None);
     let last_reject = rules.iter().rposition(|rule| rule.action == Action::Reject);
     for (index, rule) in rules.iter().enumerate() {
         // UDP is filtered only up to the last rule that rejects.
         let for_udp = Some(index) < last_reject;
         let decided_by = match rule.action {
             Action::Split { .. } | Action::Snoop | Action::Bundle => tcp,
+            Action::Protect => all,
             Action::Reject => udp,
             Action::Pass if for_udp => tcp.and(udp),
             Action::Pass => tcp,
@@ -276,7 +343,9 @@ fn check_order(rules: &[Rule]) -> Result<(), Problem> {
         }
         if rule.is_unconditional() {
             tcp = tcp.or(Some(index));
-            udp = udp.or((rule.action == Action::Pass).then_some(index));
+            let decides_all = matches!(rule.action, Action::Pass | Action::Protect);
+            udp = udp.or(decides_all.then_some(index));
+            all = all.or(decides_all.then_some(index));
         }
     }
     Ok(())
@@ -315,7 +384,8 @@ mod tests {
         let code = |line: &&str| line.contains(" = ") || line.contains("[[");
         let lines: Vec<&str> =
             rules.lines().filter_map(|line| line.strip_prefix("# ")).filter(code).collect();
-        assert_eq!(parse(&(SNOOP.to_owned() + &lines.join("\n"))).map(|rules| rules.len()), Ok(6));
+        let needed = format!("[legs.a.protect]\npeer = \"192.0.2.2\"\ninsecure = true\n{SNOOP}");
+        assert_eq!(parse(&(needed + &lines.join("\n"))).map(|rules| rules.len()), Ok(7));
         assert_eq!(Config::parse("x", file).unwrap().rules, []);
     }
 

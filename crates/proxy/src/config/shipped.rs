@@ -27,6 +27,7 @@ fn every_key_that_there_is_stands_in_the_shipped_file() {
     for header in [
         "[proxy]",
         "[legs.satellite]",
+        "[legs.satellite.protect]",
         "[terrestrial]",
         "[limits]",
         "[snoop]",

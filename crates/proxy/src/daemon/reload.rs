@@ -130,7 +130,8 @@ impl Daemon {
         if let Some(mut interception) = self.context.interception() {
             let takes = !self.context.shared.passes_by_order();
             let (interfaces, replaced) = (config.interfaces(), self.ports.all_but(pairs));
-            interception.replace_rules(&plan(&config, &interfaces, pairs, &replaced), takes)?;
+            let protected = config.protected_interfaces();
+            interception.replace_rules(&plan(&config, &interfaces, pairs, &replaced, &protected), takes)?;
         }
         // From here on nothing fails.
         (self.context.config, self.last_read) = (config, read.clone());

@@ -171,7 +171,8 @@ impl Daemon {
         warn_of(interception.complete_tun_diverts());
         let interfaces = config.interfaces();
         let replaced = self.ports.all_but(&self.context.pairs);
-        let plan = plan(config, &interfaces, &self.context.pairs, &replaced);
+        let protected = config.protected_interfaces();
+        let plan = plan(config, &interfaces, &self.context.pairs, &replaced, &protected);
         if interception.has_rules(&plan) {
             interception.expect_tracking(&plan);
         } else if let Err(error) = interception.replace_rules(&plan, !self.context.shared.passes_by_order()) {

@@ -89,6 +89,7 @@ mod tests {
             rules: &config.rules,
             snooped: None,
             bundle: config.bundle_port(),
+            protected: &[],
             mark: MarkField::default(),
             tracked: false,
         };

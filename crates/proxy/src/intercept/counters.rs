@@ -39,6 +39,8 @@ pub(crate) enum Verdict {
     Snoop,
     /// For the bundle node.
     Bundle,
+    /// Packets that crossed a leg in frames, or would have with a living peer.
+    Protect,
     /// A datagram that was answered with "port unreachable".
     Reject,
     /// A limit of all connections: their number, connections that wait for servers, memory, descriptors.
@@ -155,11 +157,12 @@ pub struct ForwardedBytes {
 }
 
 impl Verdict {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Split,
         Self::Pass,
         Self::Snoop,
         Self::Bundle,
+        Self::Protect,
         Self::Reject,
         Self::Limit,
         Self::ClientLimit,
@@ -181,6 +184,7 @@ impl Verdict {
             Self::Pass => "pass",
             Self::Snoop => "snoop",
             Self::Bundle => "bundle",
+            Self::Protect => "protect",
             Self::Reject => "reject",
             Self::Limit => "limit",
             Self::ClientLimit => "client_limit",
@@ -198,7 +202,7 @@ impl Verdict {
 
     /// The verdicts that a rule of the operator's gives are counted by the rule.
     fn has_counter(self) -> bool {
-        !matches!(self, Self::Pass | Self::Snoop | Self::Bundle | Self::Reject)
+        !matches!(self, Self::Pass | Self::Snoop | Self::Bundle | Self::Protect | Self::Reject)
     }
 
     /// Counts a packet, as the beginning of a statement.
@@ -215,6 +219,7 @@ impl Verdict {
             Action::Split { .. } => None,
             Action::Snoop => Some(Self::Snoop),
             Action::Bundle => Some(Self::Bundle),
+            Action::Protect => Some(Self::Protect),
             Action::Pass => Some(Self::Pass),
             Action::Reject => Some(Self::Reject),
         }
@@ -492,6 +497,7 @@ mod tests {
             rules: &config.rules,
             snooped: None,
             bundle: None,
+            protected: &[],
             mark: MarkField::default(),
             tracked: false,
         })
@@ -587,6 +593,7 @@ mod tests {
             rules: &config.rules,
             snooped: Some(9),
             bundle: config.bundle_port(),
+            protected: &[],
             mark: MarkField::default(),
             tracked: true,
         };

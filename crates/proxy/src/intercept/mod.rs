@@ -47,6 +47,7 @@ mod liveness;
 mod loopback;
 mod policy;
 mod program;
+mod protected;
 mod rate_limits;
 mod ruleset;
 mod snooped;
@@ -664,6 +665,7 @@ mod tests {
                 rules: &[],
                 snooped,
                 bundle: None,
+                protected: &[],
                 mark: MarkField::default(),
                 tracked: false,
             };

@@ -6,7 +6,10 @@ use bentpipe_kernel::Weight;
 
 use super::counters::{Verdict, rule_counted};
 use super::snooped;
-use crate::config::{Action, Dscp, Handshake, Interface, List, Network, Ports, Rule};
+use crate::config::{Action, Dscp, Handshake, Interface, List, Network, Ports, Protocol, Rule};
+
+/// TCP and UDP, whose ports stand at the same place.
+const PROTOCOLS_WITH_PORTS: [u8; 2] = [6, 17];
 
 /// What a chain sees, which decides how it finds the fields of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,10 @@ enum Packet {
     Tcp,
     /// A datagram that is being forwarded.
     Udp,
+    /// Any packet that is being forwarded, as a client sends it.
+    Any,
+    /// The same, as a server answers.
+    Answer,
 }
 
 /// One line or two for each rule that concerns TCP, for a chain that a SYN jumps to: `return` passes it.
@@ -31,8 +38,13 @@ pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
             // Those for the node were decided, and counted, before they were routed.
             Action::Bundle => format!("{} return", Verdict::NodeAbsent.counted()),
             Action::Pass => format!("{counted} return"),
+            // Counted where its packets are marked.
+            Action::Protect => "return".to_owned(),
             Action::Reject => return None,
         };
+        if !rule.concerns(6) {
+            return None;
+        }
         Some(lines(rule, Packet::Tcp, &verdict))
     });
     lines.collect()
@@ -44,10 +56,13 @@ pub(super) fn bundles(rules: &[Rule], hand_over: &str) -> String {
     let end = rules.iter().rposition(|rule| rule.action == Action::Bundle).map_or(0, |last| last + 1);
     let lines = rules[..end].iter().enumerate().filter_map(|(place, rule)| {
         let verdict = match rule.action {
-            Action::Split { .. } | Action::Snoop | Action::Pass => "return".to_owned(),
+            Action::Split { .. } | Action::Snoop | Action::Protect | Action::Pass => "return".to_owned(),
             Action::Bundle => format!("{} goto {hand_over}", rule_counted(place)),
             Action::Reject => return None,
         };
+        if !rule.concerns(6) {
+            return None;
+        }
         Some(lines(rule, Packet::Arriving, &verdict))
     });
     lines.collect()
@@ -66,7 +81,8 @@ pub(super) fn datagrams(rules: &[Rule]) -> String {
     let lines = rules[..end].iter().enumerate().filter_map(|(place, rule)| {
         let verdict = match rule.action {
             Action::Split { .. } | Action::Snoop | Action::Bundle => return None,
-            Action::Pass => "return".to_owned(),
+            Action::Protect if !rule.concerns(17) => return None,
+            Action::Protect | Action::Pass => "return".to_owned(),
             Action::Reject => format!("{} reject with icmpx type port-unreachable", rule_counted(place)),
         };
         Some(lines(rule, Packet::Udp, &verdict))
@@ -74,13 +90,46 @@ pub(super) fn datagrams(rules: &[Rule]) -> String {
     lines.collect()
 }
 
+/// One line or more for each rule and direction, for a chain of packets that leave by a protected leg: `mark`
+/// marks those that cross it in frames. No line behind the last rule that says `protect`.
+pub(super) fn protected(rules: &[Rule], mark: &str) -> String {
+    let end = rules.iter().rposition(|rule| rule.action == Action::Protect).map_or(0, |last| last + 1);
+    let each = rules[..end].iter().enumerate().map(|(place, rule)| {
+        let (only, verdict) = match rule.action {
+            // Those that were not split, at a limit for example, or are snooped.
+            Action::Split { .. } | Action::Snoop | Action::Bundle => {
+                ("meta l4proto tcp ", "return".to_owned())
+            }
+            Action::Reject => ("meta l4proto udp ", "return".to_owned()),
+            Action::Pass => ("", "return".to_owned()),
+            Action::Protect => ("", format!("{} {mark} return", rule_counted(place))),
+        };
+        let lines = [Packet::Any, Packet::Answer].map(|packet| lines(rule, packet, &verdict));
+        let [one, other] = lines.map(|lines| lines.replace("\t\t", &format!("\t\t{only}")));
+        // Without conditions both are the same.
+        if one == other { one } else { one + &other }
+    });
+    each.collect()
+}
+
 /// The conditions of a rule for people: `port 22, client 10.0.0.0/8`; `everything` without any.
 pub(super) fn conditions(rule: &Rule) -> String {
     fn words<T: Display>(list: &[T]) -> String {
         list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     }
-    let Rule { action: _, comment: _, client, server, client_interface, server_interface, port, dscp } = rule;
+    let Rule {
+        action: _,
+        comment: _,
+        client,
+        server,
+        client_interface,
+        server_interface,
+        protocol,
+        port,
+        dscp,
+    } = rule;
     let all = [
+        protocol.as_ref().map(|list| words(list)),
         port.as_ref().map(|list| format!("port {}", words(&port_elements(list)))),
         client.as_ref().map(|list| format!("client {}", words(list))),
         server.as_ref().map(|list| format!("server {}", words(list))),
@@ -99,7 +148,8 @@ fn lines(rule: &Rule, packet: Packet, verdict: &str) -> String {
     let comment = comment.unwrap_or_default();
     let of_family = |ipv4: bool| {
         rule.concerns_family(ipv4).then(|| {
-            format!("\t\t{}{}{verdict}{comment}\n", common(rule, packet), family_conditions(rule, ipv4))
+            let conditions = family_conditions(rule, packet, ipv4);
+            format!("\t\t{}{conditions}{verdict}{comment}\n", common(rule, packet))
         })
     };
     if rule.client.is_none() && rule.server.is_none() && rule.dscp.is_none() {
@@ -111,17 +161,26 @@ fn lines(rule: &Rule, packet: Packet, verdict: &str) -> String {
 /// Ports and interfaces, each with a blank behind it. The lookup in the routing table comes last: it costs
 /// most.
 fn common(rule: &Rule, packet: Packet) -> String {
-    let (port, route) = match packet {
-        Packet::Arriving => ("tcp dport", "fib daddr oifname"),
-        Packet::Tcp => ("tcp dport", "oifname"),
-        Packet::Udp => ("udp dport", "oifname"),
+    let (port, comes, route) = match packet {
+        Packet::Arriving => ("tcp dport", "iifname", "fib daddr oifname"),
+        Packet::Tcp => ("tcp dport", "iifname", "oifname"),
+        Packet::Udp => ("udp dport", "iifname", "oifname"),
+        Packet::Any => ("th dport", "iifname", "oifname"),
+        Packet::Answer => ("th sport", "oifname", "iifname"),
     };
     let mut text = String::new();
+    if matches!(packet, Packet::Any | Packet::Answer) {
+        match (&rule.protocol, &rule.port) {
+            (Some(protocols), _) => condition(&mut text, "meta l4proto", &protocol_elements(protocols)),
+            (None, Some(_)) => condition(&mut text, "meta l4proto", &PROTOCOLS_WITH_PORTS),
+            (None, None) => {}
+        }
+    }
     if let Some(ports) = &rule.port {
         condition(&mut text, port, &port_elements(ports));
     }
     if let Some(names) = &rule.client_interface {
-        condition(&mut text, "iifname", &interface_elements(names));
+        condition(&mut text, comes, &interface_elements(names));
     }
     if let Some(names) = &rule.server_interface {
         condition(&mut text, route, &interface_elements(names));
@@ -129,10 +188,14 @@ fn common(rule: &Rule, packet: Packet) -> String {
     text
 }
 
-fn family_conditions(rule: &Rule, ipv4: bool) -> String {
+fn family_conditions(rule: &Rule, packet: Packet, ipv4: bool) -> String {
     let (family, protocol) = if ipv4 { ("ipv4", "ip") } else { ("ipv6", "ip6") };
     let mut text = format!("meta nfproto {family} ");
-    for (field, networks) in [("saddr", &rule.client), ("daddr", &rule.server)] {
+    let [client, server] = match packet {
+        Packet::Answer => ["daddr", "saddr"],
+        Packet::Arriving | Packet::Tcp | Packet::Udp | Packet::Any => ["saddr", "daddr"],
+    };
+    for (field, networks) in [(client, &rule.client), (server, &rule.server)] {
         if let Some(elements) = networks.as_ref().and_then(|networks| network_elements(networks, ipv4)) {
             condition(&mut text, &format!("{protocol} {field}"), &elements);
         }
@@ -183,6 +246,13 @@ fn port_elements(ports: &List<Ports>) -> Vec<String> {
     }
     let text = |(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
     merged.into_iter().map(text).collect()
+}
+
+fn protocol_elements(protocols: &List<Protocol>) -> Vec<u8> {
+    let mut numbers: Vec<u8> = protocols.iter().flat_map(|protocol| protocol.numbers()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
 }
 
 fn dscp_elements(code_points: &List<Dscp>) -> Vec<u8> {

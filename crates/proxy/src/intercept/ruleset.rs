@@ -10,7 +10,7 @@ use crate::config::{AtLimit, ConnectionRates, Handshake, Interface, Mark, MarkFi
 use crate::types::leg_pair::{LegId, LegPair};
 
 use super::counters::{self, Verdict};
-use super::{LOG_GROUP, TABLE, ZONE, bundled, policy, rate_limits, snooped};
+use super::{LOG_GROUP, TABLE, ZONE, bundled, policy, protected, rate_limits, snooped};
 
 /// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire
 /// unless the daemon renews them.
@@ -42,7 +42,7 @@ const ENDS: [&str; 2] =
     ["ip saddr . tcp sport . ip daddr . tcp dport", "ip6 saddr . tcp sport . ip6 daddr . tcp dport"];
 /// The table that drops SYNs whose copies the daemon has stands behind these.
 pub(super) const BEHIND_LAST: i32 = LAST + 1;
-/// What is forwarded is counted behind that.
+/// What is forwarded is counted behind that, and marked where it is protected.
 const BEHIND_HELD: i32 = BEHIND_LAST + 1;
 /// Where the zones of connection tracking are told: before it finds a packet's entry, at -200.
 const BEFORE_TRACKING: &str = "raw - 10";
@@ -79,6 +79,8 @@ pub struct Plan<'a> {
     pub snooped: Option<usize>,
     /// The loopback port of the bundle node, where a rule says so.
     pub bundle: Option<u16>,
+    /// The interfaces of the legs that packets may cross in frames, where a rule says so.
+    pub protected: &'a [Interface],
     /// The part of packets' marks that is ours.
     pub mark: MarkField,
     /// Whether this host tracks connections, so that the two halves of a split one must be kept apart.
@@ -128,6 +130,7 @@ fn table(plan: &Plan<'_>) -> String {
         connections(plan),
         counters::forwarded(plan, BEHIND_HELD),
         datagrams(plan),
+        protected::declarations(plan, BEHIND_HELD),
         limits(plan),
         snooped::declarations(plan),
         bundled::declarations(plan),
@@ -451,6 +454,7 @@ mod tests {
             rules: &[],
             snooped: None,
             bundle: None,
+            protected: &[],
             mark: MarkField::default(),
             tracked: false,
         };
@@ -515,6 +519,7 @@ mod tests {
             rules: &[],
             snooped: None,
             bundle: None,
+            protected: &[],
             mark: MarkField::default(),
             tracked,
         };
@@ -567,6 +572,7 @@ mod tests {
             rules: &[],
             snooped: None,
             bundle: None,
+            protected: &[],
             mark: MarkField::default(),
             tracked: false,
         };
@@ -599,6 +605,7 @@ mod tests {
             rules: &config.rules,
             snooped: None,
             bundle: None,
+            protected: &[],
             mark: MarkField::default(),
             tracked: false,
         };
@@ -641,6 +648,7 @@ mod tests {
             rules: &[],
             snooped: None,
             bundle: None,
+            protected: &[],
             mark: MarkField::default(),
             tracked: false,
         };
@@ -669,6 +677,7 @@ mod tests {
             rules: &[],
             snooped: None,
             bundle: None,
+            protected: &[],
             mark: MarkField::default(),
             tracked: false,
         };

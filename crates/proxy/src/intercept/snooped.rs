@@ -194,6 +194,7 @@ mod tests {
             rules: &[],
             snooped,
             bundle: None,
+            protected: &[],
             mark: MarkField::default(),
             tracked: false,
         };

@@ -173,8 +173,8 @@ impl Service for AccessLogService {
         self.writer = self.stop();
     }
 
-    fn counters(&self) -> Option<Arc<Counters>> {
-        Some(self.counters.clone())
+    fn counters(&self) -> Vec<Arc<Counters>> {
+        vec![self.counters.clone()]
     }
 
     /// The last connections end with the workers.

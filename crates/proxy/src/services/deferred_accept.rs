@@ -159,7 +159,7 @@ impl Service for DeferredAccept {
         self.thread.as_ref().map(ServiceThread::heartbeat)
     }
 
-    fn counters(&self) -> Option<Arc<Counters>> {
-        Some(self.counters.clone())
+    fn counters(&self) -> Vec<Arc<Counters>> {
+        vec![self.counters.clone()]
     }
 }

@@ -29,6 +29,7 @@ mod access_log;
 mod deferred_accept;
 mod devices;
 mod interfaces;
+mod protect;
 mod rate_control;
 mod snoop;
 mod thread;
@@ -94,8 +95,8 @@ pub(crate) trait Service: fmt::Debug + Send + Sync {
     }
 
     /// Its statistics.
-    fn counters(&self) -> Option<Arc<Counters>> {
-        None
+    fn counters(&self) -> Vec<Arc<Counters>> {
+        Vec::new()
     }
 
     /// Whether it stops after the workers, because they need it to the last.
@@ -141,6 +142,7 @@ pub(crate) fn prepare(preparation: &Preparation<'_>) -> Result<Vec<Box<dyn Servi
         Box::new(rate_control::RateControl::default()),
         Box::new(deferred_accept::DeferredAccept::prepare(preparation)?),
         Box::new(snoop::Snoop::prepare(preparation)?),
+        Box::new(protect::Protect::prepare(preparation)?),
         Box::new(interfaces::InterfaceWatch::default()),
         Box::new(watchdog::Watchdog::default()),
     ])

@@ -43,7 +43,8 @@ impl Service for RateControl {
     fn start(&mut self, context: &Context) -> Result<(), Error> {
         if self.controller.is_none() {
             let estimates = context.shared.link_estimates.clone();
-            self.controller = Some(RateController::start(&context.legs, estimates)?);
+            let senders = context.shared.senders.clone();
+            self.controller = Some(RateController::start(&context.legs, estimates, senders)?);
         }
         Ok(())
     }

@@ -133,8 +133,8 @@ impl Service for XcpRouters {
         self.thread.as_ref().map(ServiceThread::heartbeat)
     }
 
-    fn counters(&self) -> Option<Arc<Counters>> {
-        Some(self.counters.clone())
+    fn counters(&self) -> Vec<Arc<Counters>> {
+        vec![self.counters.clone()]
     }
 }
 

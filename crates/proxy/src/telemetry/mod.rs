@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bentpipe_legs::LinkEstimates;
+use bentpipe_legs::{LinkEstimates, Senders};
 use serde::{Deserialize, Serialize};
 
 use crate::access_log::AccessLog;
@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) liveness: Liveness,
     pub(crate) policy_counters: Arc<PolicyCounters>,
     pub(crate) link_estimates: LinkEstimates,
+    /// Senders that are no connections.
+    pub(crate) senders: Senders,
     pub(crate) interfaces: LegInterfaces,
     draining: Mutex<Option<Draining>>,
     /// New connections pass unsplit until this is switched off.
@@ -108,6 +110,7 @@ impl Shared {
             liveness: Liveness::new(),
             policy_counters: Arc::default(),
             link_estimates: LinkEstimates::default(),
+            senders: Senders::default(),
             interfaces: LegInterfaces::default(),
             draining: Mutex::default(),
             bypass: AtomicBool::new(false),

@@ -29,6 +29,7 @@ mod overload;
 mod pacing_cap;
 mod policy;
 mod policy_model;
+mod protect;
 mod relay;
 mod reload;
 mod router;

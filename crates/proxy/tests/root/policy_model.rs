@@ -77,7 +77,7 @@ fn decide(rules: &[Rule], packet: &Packet) -> Fate {
             (Action::Split { weight, .. }, true) => return Fate::Split(weight.get()),
             (Action::Snoop, true) if packet.legs_crossed() == 1 => return Fate::Snooped,
             (Action::Snoop, true) => return Fate::Forwarded,
-            (Action::Pass, _) | (Action::Bundle, true) => return Fate::Forwarded,
+            (Action::Pass | Action::Protect, _) | (Action::Bundle, true) => return Fate::Forwarded,
             (Action::Reject, false) => return Fate::Refused,
             (Action::Split { .. } | Action::Snoop | Action::Bundle, false) | (Action::Reject, true) => {}
         }
@@ -232,6 +232,7 @@ fn nft_takes_whatever_rules_there_are() {
                 rules: &config.rules,
                 snooped: config.wants_snoop().then_some(1000),
                 bundle: config.bundle_port(),
+                protected: &[],
                 mark: config.proxy.mark,
                 tracked: true,
             });

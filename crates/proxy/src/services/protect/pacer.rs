@@ -1,0 +1,64 @@
+//! When the next frame may leave.
+
+use std::time::Duration;
+
+use bentpipe_units::Time;
+
+/// A thread that wakes late sends what it could have sent in this time at once.
+const SLACK: Duration = Duration::from_millis(1);
+
+/// Frames leave at a rate.
+#[derive(Debug, Default)]
+pub(super) struct Pacer {
+    /// When the link has carried what was sent, at the rate at which it was sent.
+    free_at: Time,
+}
+
+impl Pacer {
+    /// Whether a frame may leave now.
+    pub(super) fn is_free(&self, now: Time) -> bool {
+        self.free_at <= now + SLACK
+    }
+
+    /// When a frame may leave.
+    pub(super) fn free_at(&self) -> Time {
+        self.free_at
+    }
+
+    /// A frame of so many bytes on the wire has left; `rate` is in bytes per second, `None` for no limit.
+    pub(super) fn on_sent(&mut self, now: Time, bytes: usize, rate: Option<f64>) {
+        let Some(rate) = rate.filter(|rate| *rate > 0.0) else { return };
+        self.free_at = self.free_at.max(now) + Duration::from_secs_f64((bytes as f64 / rate).min(1.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_carries_the_rate_whenever_the_thread_wakes() {
+        let mut pacer = Pacer::default();
+        let (mut now, mut sent) = (Time::ZERO, 0);
+        while now < Time::ZERO + Duration::from_secs(1) {
+            while pacer.is_free(now) {
+                pacer.on_sent(now, 1500, Some(1_250_000.0));
+                sent += 1500;
+            }
+            now += Duration::from_micros(700);
+        }
+        assert!((1_248_000..=1_254_500).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn a_pause_is_not_made_up_for() {
+        let mut pacer = Pacer::default();
+        let later = Time::ZERO + Duration::from_secs(60);
+        let mut sent = 0;
+        while pacer.is_free(later) {
+            pacer.on_sent(later, 1500, Some(1_250_000.0));
+            sent += 1;
+        }
+        assert_eq!(sent, 1);
+    }
+}
