@@ -17,6 +17,16 @@ const PACKET: usize = 1400;
 const BATCH: usize = 4000;
 const SPACING: Duration = Duration::from_micros(5);
 
+/// IPv4 and UDP, so that its headers are compressed.
+fn packet() -> Vec<u8> {
+    let mut packet = vec![7; PACKET];
+    packet[..20].copy_from_slice(&[
+        0x45, 0, 0x05, 0x78, 0, 0, 0x40, 0, 64, 17, 0xb1, 0x71, 192, 0, 2, 1, 192, 0, 2, 2,
+    ]);
+    packet[24..26].copy_from_slice(&[0x05, 0x64]);
+    packet
+}
+
 /// Two legs that have carried packets for a while, of which one in `lose_every` was lost.
 struct Pair {
     legs: [Leg; 2],
@@ -42,7 +52,7 @@ impl Pair {
     fn send(&mut self, new: bool) -> Option<(Sent, Vec<u8>)> {
         self.now += SPACING;
         let mut frame = Vec::with_capacity(PACKET + 100);
-        let sent = self.legs[0].poll(self.now, &mut frame, || new.then(|| (Class::Bulk, vec![7; PACKET])))?;
+        let sent = self.legs[0].poll(self.now, &mut frame, || new.then(|| (Class::Bulk, packet())))?;
         Some((sent, frame))
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::compress::MAX_CONTEXTS;
 use crate::encoder::Memory;
 use crate::frame::Class;
 
@@ -18,6 +19,9 @@ pub struct Config {
     pub initial_rtt: Duration,
     /// How often a packet of the class `bulk` is asked for before it is skipped, 1 or more.
     pub arq_rounds: u32,
+    /// Flows whose headers are compressed at the same time in what this end sends, at most 256; 0 for none.
+    /// The other end expands them in any case.
+    pub contexts: usize,
 }
 
 impl Default for Config {
@@ -40,6 +44,7 @@ impl Default for Config {
             max_redundancy: 0.5,
             initial_rtt: Duration::from_millis(600),
             arq_rounds: 1,
+            contexts: MAX_CONTEXTS,
         }
     }
 }

@@ -8,6 +8,7 @@
 //! source    │ 0x11 latency, 0x12 bulk │ key id 2 │ number, lower 4 │ sealed: ESI, lower 4; IP packet  │ tag 16 │
 //! repair    │ 0x13 latency, 0x14 bulk │ key id 2 │ number, lower 4 │ sealed: key 2, window, symbol    │ tag 16 │
 //! report    │ 0x15 │ key id 2 │ number, lower 4 │ sealed: see `Report`                                │ tag 16 │
+//! contexts  │ 0x16 │ key id 2 │ number, lower 4 │ sealed: CID 1, generation 2, length 1, template; …  │ tag 16 │
 //! window    │ first ESI, lower 4 │ ranges 1 │ length 2 │ then for each further range: gap 2, length 2 │
 //! ```
 //!
@@ -15,11 +16,14 @@
 
 use std::ops::Range;
 
+use crate::compress::{ContextId, MAX_CONFIRMATIONS, MAX_OPENINGS};
+use crate::header::Template;
 use crate::window::{Esi, Window};
 use crate::wire::{FrameError, HEADER, TAG, VERSION, expand_low};
 
 /// Bytes that a frame adds to a packet at most: those around a repair symbol with all ranges. The MTU of the
-/// leg less this, and less the headers that carry frames (28 bytes of IPv4 and UDP), is the longest packet.
+/// leg less this, and less the headers that carry frames (28 bytes of IPv4 and UDP), is the longest packet:
+/// the form of an IP packet is never longer than itself, that of other bytes is by one.
 pub const MAX_OVERHEAD: usize = HEADER + 2 + 5 + 2 + 4 * (Window::MAX_RANGES - 1) + 2 + TAG;
 
 /// Bytes that the source frame adds to its packet.
@@ -52,6 +56,7 @@ mod kind {
     pub(super) const SOURCE: [u8; 2] = [1, 2];
     pub(super) const REPAIR: [u8; 2] = [3, 4];
     pub(super) const REPORT: u8 = 5;
+    pub(super) const CONTEXTS: u8 = 6;
 }
 
 const fn head(kind: u8) -> u8 {
@@ -62,6 +67,8 @@ const fn head(kind: u8) -> u8 {
 pub(crate) const HELLO: u8 = head(kind::HELLO);
 /// The first byte of a report.
 pub(crate) const REPORT: u8 = head(kind::REPORT);
+/// The first byte of a frame that tells contexts.
+pub(crate) const CONTEXTS: u8 = head(kind::CONTEXTS);
 
 /// The first byte of a source frame.
 pub(crate) const fn source_head(class: Class) -> u8 {
@@ -80,7 +87,7 @@ pub(crate) const fn repair_head(class: Class) -> u8 {
 pub(crate) fn is_hello(frame: &[u8]) -> Result<bool, FrameError> {
     let first = *frame.first().ok_or(FrameError::Truncated { what: "header", bytes: 0 })?;
     match (first >> 4, first & 15) {
-        (VERSION, kind @ 0..=kind::REPORT) => Ok(kind == kind::HELLO),
+        (VERSION, kind @ 0..=kind::CONTEXTS) => Ok(kind == kind::HELLO),
         (VERSION, kind) => Err(FrameError::Kind(kind)),
         (theirs, _) => Err(FrameError::Version { theirs }),
     }
@@ -111,6 +118,8 @@ pub enum Frame<'a> {
     },
     /// What the peer has received and wants.
     Report(Report),
+    /// What packets that follow leave out.
+    Contexts(Vec<(ContextId, Template)>),
 }
 
 /// How one box fares with what the other sends, and where it is with what it sends itself. All counts are
@@ -134,6 +143,8 @@ pub struct Report {
     pub needs_from: [Esi; 2],
     /// Packets of the class `bulk` to be sent again, ascending.
     pub requests: Vec<Range<Esi>>,
+    /// Contexts that have been told since the last report.
+    pub confirmed: Vec<ContextId>,
 }
 
 /// Around which full numbers a frame's lower halves lie.
@@ -166,6 +177,10 @@ impl<'a> Frame<'a> {
             reader.what = "report";
             return Report::parse(reader, expected).map(Frame::Report);
         }
+        if head & 15 == kind::CONTEXTS {
+            reader.what = "contexts";
+            return reader.contexts().map(Frame::Contexts);
+        }
         Err(FrameError::Kind(head & 15))
     }
 }
@@ -179,6 +194,20 @@ pub(crate) fn write_source(out: &mut Vec<u8>, esi: Esi, packet: &[u8]) {
 /// Appends the content of a repair frame before its symbol, with a key that is filled in later.
 pub(crate) fn write_window(out: &mut Vec<u8>, window: &Window) {
     write_ranges(out, window.ranges());
+}
+
+/// Appends the content of a frame that tells contexts.
+pub(crate) fn write_contexts(out: &mut Vec<u8>, contexts: &[(ContextId, Template)]) {
+    for (id, template) in contexts {
+        write_id(out, *id);
+        out.push(template.as_bytes().len() as u8);
+        out.extend_from_slice(template.as_bytes());
+    }
+}
+
+fn write_id(out: &mut Vec<u8>, id: ContextId) {
+    out.push(id.cid);
+    out.extend_from_slice(&id.generation.to_be_bytes());
 }
 
 fn write_ranges(out: &mut Vec<u8>, ranges: &[Range<Esi>]) {
@@ -213,6 +242,8 @@ impl Report {
             out.extend_from_slice(&(*esi as u32).to_be_bytes());
         }
         write_ranges(out, &self.requests);
+        out.push(self.confirmed.len() as u8);
+        self.confirmed.iter().for_each(|id| write_id(out, *id));
     }
 
     fn parse(mut reader: Reader<'_>, expected: &Expected) -> Result<Self, FrameError> {
@@ -222,6 +253,11 @@ impl Report {
         let next = [reader.esi(expected.theirs[0])?, reader.esi(expected.theirs[1])?];
         let needs_from = [reader.esi(expected.ours[0])?, reader.esi(expected.ours[1])?];
         let requests = reader.ranges(MAX_REQUESTS, expected.ours[Class::Bulk.index()])?;
+        let [confirmed] = reader.take()?;
+        if usize::from(confirmed) > MAX_CONFIRMATIONS {
+            return Err(FrameError::Malformed("too many confirmations"));
+        }
+        let confirmed = (0..confirmed).map(|_| reader.id()).collect::<Result<_, _>>()?;
         if bursts > lost {
             return Err(FrameError::Malformed("more bursts than losses"));
         }
@@ -229,7 +265,7 @@ impl Report {
             return Err(FrameError::Malformed("bytes behind its report"));
         }
         let echo = (held != u32::MAX).then_some((echo, held));
-        Ok(Self { sent_at, echo, received, lost, bursts, next, needs_from, requests })
+        Ok(Self { sent_at, echo, received, lost, bursts, next, needs_from, requests, confirmed })
     }
 }
 
@@ -266,6 +302,29 @@ impl Reader<'_> {
         esi.filter(|esi| *esi < 1 << 62).ok_or(FrameError::Malformed("a packet number below zero"))
     }
 
+    fn id(&mut self) -> Result<ContextId, FrameError> {
+        let [cid] = self.take()?;
+        Ok(ContextId { cid, generation: self.u16()? })
+    }
+
+    fn contexts(mut self) -> Result<Vec<(ContextId, Template)>, FrameError> {
+        let mut contexts = Vec::new();
+        while !self.rest.is_empty() {
+            let id = self.id()?;
+            let [length] = self.take()?;
+            let error = FrameError::Truncated { what: self.what, bytes: self.length };
+            let (template, rest) = self.rest.split_at_checked(usize::from(length)).ok_or(error)?;
+            let template =
+                Template::parse(template).ok_or(FrameError::Malformed("a template that is none"))?;
+            self.rest = rest;
+            contexts.push((id, template));
+            if contexts.len() > MAX_OPENINGS {
+                return Err(FrameError::Malformed("too many contexts"));
+            }
+        }
+        Ok(contexts)
+    }
+
     fn ranges(&mut self, most: usize, expected: Esi) -> Result<Vec<Range<Esi>>, FrameError> {
         let mut end = self.esi(expected)?;
         let [count] = self.take()?;
@@ -292,6 +351,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ip::tests::{ipv4_udp, ipv6_udp};
 
     fn ranges(first: Esi, steps: &[(u16, u16)]) -> Vec<Range<Esi>> {
         let mut end = first;
@@ -311,6 +371,7 @@ mod tests {
             lost in 0u64..1 << 40,
             esi in 1u64 << 34..1 << 40,
             steps in proptest::collection::vec((1u16..500, 1u16..500), 0..MAX_REQUESTS),
+            ids in proptest::collection::vec((any::<u8>(), any::<u16>()), 0..=MAX_CONFIRMATIONS),
             near in -1000i64..1000,
         ) {
             let echo = (numbers[1] != u32::MAX).then_some((numbers[2], numbers[1]));
@@ -323,6 +384,7 @@ mod tests {
                 next: [esi + 1, esi + 2],
                 needs_from: [esi + 3, esi + 4],
                 requests: ranges(esi, &steps),
+                confirmed: ids.into_iter().map(|(cid, generation)| ContextId { cid, generation }).collect(),
             };
             let mut bytes = Vec::new();
             report.write(&mut bytes);
@@ -355,6 +417,21 @@ mod tests {
             bytes.extend_from_slice(&content);
             let frame = Frame::Repair { class, key, window, symbol: &content };
             prop_assert_eq!(Frame::parse(repair_head(class), &bytes, &expected), Ok(frame));
+        }
+
+        #[test]
+        fn contexts_read_back_as_written(ids in proptest::collection::vec((any::<u8>(), any::<u16>(), any::<bool>()), 0..=MAX_OPENINGS)) {
+            let context = |(cid, generation, v6): (u8, u16, bool)| {
+                let packet = if v6 { ipv6_udp(generation, 0, b"x") } else { ipv4_udp(generation, 0, b"x") };
+                (ContextId { cid, generation }, Template::of(&packet).unwrap())
+            };
+            let contexts: Vec<_> = ids.into_iter().map(context).collect();
+            let mut bytes = Vec::new();
+            write_contexts(&mut bytes, &contexts);
+            let parse = |bytes: &[u8]| Frame::parse(CONTEXTS, bytes, &Expected::default()).map(|frame| format!("{frame:?}"));
+            prop_assert_eq!(parse(&bytes), Ok(format!("{:?}", Frame::Contexts(contexts.clone()))));
+            bytes.extend_from_slice(&[0, 0, 0, 1, 0]);
+            prop_assert!(parse(&bytes).is_err());
         }
 
         #[test]

@@ -1,12 +1,15 @@
-//! The body of the fuzz target `protect`; see `fuzz/README.md`.
+//! The bodies of the fuzz targets `protect` and `headers`; see `fuzz/README.md`.
 
 use std::time::Duration;
 
 use bentpipe_units::Time;
 
+use crate::compress::{Compressor, ContextId, Expander};
 use crate::config::{ClassConfig, Config};
 use crate::encoder::Memory;
 use crate::frame::Class;
+use crate::header::Template;
+use crate::ip::{UDP, checksum};
 use crate::leg::Leg;
 use crate::seal::{Cipher, Secret};
 
@@ -75,9 +78,8 @@ pub fn protect(data: &[u8]) {
                 }
             }
             3..=5 => {
-                // Sources, repair symbols and reports.
-                let kind = 2 * (act & 7) - 5 + (act >> 3 & 1);
-                let head = 0x10 | kind.min(5);
+                // Sources, repair symbols, reports and contexts.
+                let head = 0x10 | (2 * (act & 7) - 5 + (act >> 3 & 1));
                 let mut sealed = peer.seal_as_it_is(head, content);
                 let _ = victim.on_frame(&mut sealed, now);
                 drain(&mut victim);
@@ -118,6 +120,155 @@ fn drain(leg: &mut Leg) {
     while leg.next_packet().is_some() {}
 }
 
+/// Contexts in `headers`: few, so that their numbers are used again and again.
+const CONTEXTS: usize = 2;
+/// Acts of one input of `headers` at most.
+const MOST_HEADER_ACTS: usize = 400;
+/// Frames of each kind that are on their way at most; the oldest one gives way.
+const UNDER_WAY: usize = 16;
+
+/// One direction of header compression, over a network that loses, repeats and delays without end.
+struct Headers {
+    compressor: Compressor,
+    expander: Expander,
+    now: Time,
+    /// The number that the next packet of each class gets.
+    ends: [u64; 2],
+    /// Which packets the receiver has, from `needs_from` on.
+    came: [Vec<bool>; 2],
+    needs_from: [u64; 2],
+    /// What the sender knows of it.
+    told: [u64; 2],
+    packets: Vec<(usize, u64, Vec<u8>, Vec<u8>)>,
+    openings: Vec<(ContextId, Template)>,
+    reports: Vec<(Vec<ContextId>, [u64; 2])>,
+}
+
+/// Packets, contexts and reports in whatever order the input chooses, each act a byte for what it is and a
+/// byte for a choice: packets that the input makes up, or with headers that are right; any packet, context
+/// or report of those that are under way, which stay there and may come again; what the receiver gives up;
+/// and bytes that are no form.
+///
+/// # Panics
+/// A packet comes out changed, or one is refused that the receiver has not given up.
+pub fn headers(data: &[u8]) {
+    let mut world = Headers {
+        compressor: Compressor::new(CONTEXTS),
+        expander: Expander::default(),
+        now: Time::ZERO,
+        ends: [0; 2],
+        came: [Vec::new(), Vec::new()],
+        needs_from: [0; 2],
+        told: [0; 2],
+        packets: Vec::new(),
+        openings: Vec::new(),
+        reports: Vec::new(),
+    };
+    let mut rest = data;
+    for _ in 0..MOST_HEADER_ACTS {
+        let Some((&[act, choice], tail)) = rest.split_first_chunk::<2>() else { break };
+        rest = tail;
+        world.now += Duration::from_millis(1 << (act >> 4));
+        let class = usize::from(act >> 3 & 1);
+        match act & 7 {
+            0 => {
+                let (packet, tail) = rest.split_at(usize::from(choice).min(rest.len()));
+                rest = tail;
+                world.send(class, packet.to_vec());
+            }
+            1 | 2 => world.send(class, right_packet(choice)),
+            3 => world.arrive(usize::from(choice)),
+            4 => {
+                let openings = world.compressor.openings(world.now, Duration::from_millis(50));
+                openings.into_iter().for_each(|opening| keep(&mut world.openings, opening));
+            }
+            5 => {
+                if let Some((id, template)) = world.openings.get(usize::from(choice) % UNDER_WAY) {
+                    world.expander.on_opening(*id, *template, world.needs_from);
+                }
+            }
+            6 if choice & 1 == 0 => {
+                let confirmed = world.expander.confirmations();
+                keep(&mut world.reports, (confirmed, world.needs_from));
+            }
+            6 => {
+                if let Some((confirmed, needs_from)) = world.reports.get(usize::from(choice) / 2 % UNDER_WAY)
+                {
+                    world.compressor.on_confirmed(confirmed);
+                    world.told = std::array::from_fn(|class| world.told[class].max(needs_from[class]));
+                }
+            }
+            _ if choice & 1 == 0 => world.give_up(class, u64::from(choice / 2)),
+            _ => {
+                let (form, tail) = rest.split_at(usize::from(choice).min(rest.len()));
+                rest = tail;
+                let _ = world.expander.expand(form, class, u64::from(choice), &mut Vec::new());
+            }
+        }
+    }
+}
+
+impl Headers {
+    fn send(&mut self, class: usize, packet: Vec<u8>) {
+        let esi = self.ends[class];
+        self.ends[class] += 1;
+        self.came[class].push(false);
+        let form = self.compressor.compress(packet.clone(), class, esi, self.told, self.now);
+        let ip = packet.first().is_some_and(|first| matches!(first >> 4, 4 | 6));
+        assert!(form.len() <= packet.len() + usize::from(!ip), "{} bytes of {packet:?}", form.len());
+        keep(&mut self.packets, (class, esi, packet, form));
+    }
+
+    fn arrive(&mut self, choice: usize) {
+        let Some((class, esi, packet, form)) = self.packets.get(choice % UNDER_WAY) else { return };
+        let mut out = Vec::new();
+        match self.expander.expand(form, *class, *esi, &mut out) {
+            Ok(()) => assert_eq!(&out, packet, "changed"),
+            Err(_) => assert!(*esi < self.needs_from[*class], "refused: {packet:?}"),
+        }
+        self.came[*class][*esi as usize] = true;
+        self.advance(*class);
+    }
+
+    /// The receiver gives up so many that have not come.
+    fn give_up(&mut self, class: usize, packets: u64) {
+        self.needs_from[class] = (self.needs_from[class] + packets).min(self.ends[class]);
+        self.advance(class);
+    }
+
+    fn advance(&mut self, class: usize) {
+        let came = &self.came[class][self.needs_from[class] as usize..];
+        self.needs_from[class] += came.iter().take_while(|came| **came).count() as u64;
+    }
+}
+
+fn keep<T>(under_way: &mut Vec<T>, item: T) {
+    if under_way.len() == UNDER_WAY {
+        under_way.remove(0);
+    }
+    under_way.push(item);
+}
+
+/// A packet with UDP whose lengths and checksum are right: bits of the choice are a port, IPv6 or IPv4, ECN,
+/// and whether there is an identification.
+fn right_packet(choice: u8) -> Vec<u8> {
+    let (flow, v6, ecn, id) = (choice & 7, choice & 8 != 0, choice >> 4 & 3, choice >> 6 & 1);
+    let payload = [choice; 5];
+    let length = 8 + payload.len() as u8;
+    let mut packet = if v6 {
+        [&[0x60, ecn << 4, 0, 0, 0, length, UDP, 64][..], &[0x20; 32]].concat()
+    } else {
+        let mut header =
+            vec![0x45, ecn, 0, 20 + length, 0, id, 0x40, 0, 64, UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let checksum = checksum(&header);
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        header
+    };
+    packet.extend_from_slice(&[0, flow, 1, 0xbb, 0, length, choice, 7]);
+    packet.extend_from_slice(&payload);
+    packet
+}
+
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
@@ -129,8 +280,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_corpus_breaks_nothing() {
+    fn their_corpora_break_nothing() {
         replay::replay("protect", protect);
+        replay::replay("headers", headers);
     }
 
     proptest! {
@@ -141,6 +293,28 @@ mod tests {
             data in proptest::collection::vec(any::<u8>(), 0..600),
         ) {
             protect(&data);
+        }
+
+        #[test]
+        fn headers_come_out_as_they_went_in_or_not_at_all(
+            acts in proptest::collection::vec((any::<u8>(), any::<u8>()), 0..400),
+        ) {
+            headers(&acts.into_iter().flat_map(|(act, choice)| [act, choice]).collect::<Vec<u8>>());
+        }
+
+        /// The same, with time for flows to be confirmed and to give way to others.
+        #[test]
+        fn contexts_are_used_again_without_harm(
+            rounds in proptest::collection::vec((any::<[u8; 4]>(), 0u8..16, 0u8..16), 0..40),
+        ) {
+            let round = |(flows, first, second): ([u8; 4], u8, u8)| {
+                let [a, b, c, d] = flows;
+                vec![
+                    0xa9, a, 0x09, b, 0x09, a, 0x09, b, 0x04, 0, 0x05, first, 0x05, second, 0x06, 0,
+                    0x06, 0x1f, 0x09, a, 0x09, b, 0x03, first, 0x03, second, 0x0f, c & !1, 0x06, 0, 0x06, 0x1f, 0x0b, d,
+                ]
+            };
+            headers(&rounds.into_iter().flat_map(round).collect::<Vec<u8>>());
         }
     }
 }

@@ -6,7 +6,8 @@ use bentpipe_units::Time;
 
 use crate::config::Config;
 use crate::frame::{
-    self, Class, Expected, Frame, REPORT, Report, repair_head, source_head, write_source, write_window,
+    self, CONTEXTS, Class, Expected, Frame, REPORT, Report, repair_head, source_head, write_contexts,
+    write_source, write_window,
 };
 use crate::handshake::{Greeting, Handshake, Session};
 use crate::loss::{LossEstimate, LossMeter};
@@ -44,6 +45,8 @@ pub enum Sent {
     Retransmission,
     /// A repair symbol.
     Repair,
+    /// What packets that follow leave out.
+    Contexts,
 }
 
 /// What an end of a leg has done since it was made; sums over its sessions.
@@ -181,7 +184,7 @@ impl Leg {
     /// session runs.
     ///
     /// # Panics
-    /// A packet is longer than 65,535 bytes.
+    /// A packet is longer than 65,535 bytes, or than 65,534 if it is no IP packet.
     pub fn poll(
         &mut self,
         now: Time,
@@ -212,6 +215,11 @@ impl Leg {
             sealer.seal(REPORT, out, |out| report.write(out));
             self.report = ReportTimer { last: Some(now), ..ReportTimer::default() };
             return Some(Sent::Report);
+        }
+        let contexts = self.sender.compressor.openings(now, rtt);
+        if !contexts.is_empty() {
+            sealer.seal(CONTEXTS, out, |out| write_contexts(out, &contexts));
+            return Some(Sent::Contexts);
         }
         if let Some(job) = self.sender.urgent(now, rtt) {
             return self.perform(&job, sealer, out);
@@ -301,6 +309,10 @@ impl Leg {
                 self.receiver.on_repair(class, key, &window, symbol, now);
             }
             Frame::Report(report) => self.on_report(&report, now),
+            Frame::Contexts(contexts) => {
+                self.report.news = true;
+                self.receiver.on_contexts(&contexts);
+            }
         }
         Ok(())
     }
@@ -378,7 +390,7 @@ impl Leg {
         self.heard_at = Some(now);
     }
 
-    fn compose_report(&self, now: Time, rtt: Duration) -> Report {
+    fn compose_report(&mut self, now: Time, rtt: Duration) -> Report {
         let hold = |(sent_at, came): (u32, Time)| {
             let held = u32::try_from((now - came).as_micros()).ok().filter(|held| *held != u32::MAX)?;
             Some((sent_at, held))
@@ -389,6 +401,7 @@ impl Leg {
             next: self.sender.ends(),
             needs_from: self.receiver.needs_from(),
             requests: self.receiver.requests(now, rtt),
+            confirmed: self.receiver.expander.confirmations(),
             ..Report::default()
         };
         self.meter.tell(&mut report);

@@ -10,7 +10,8 @@
 //! ```text
 //!  packets in        Leg of one box                   the link              Leg of the other box        packets out
 //!             ┌─ Sender ───────────────┐                              ┌─ Receiver ──────────────┐
-//!  next() ──► │ Encoder   Redundancy   │ Frame ► Seal ► bytes ─ ─ ─ ► │ Open ► Decoder ► order  │ ──► next_packet()
+//!  next() ──► │ Compressor ► Encoder   │ Frame ► Seal ► bytes ─ ─ ─ ► │ Open ► Decoder ► order  │ ──► next_packet()
+//!             │ redundancy             │                              │ ► Expander              │
 //!             │ retransmissions        │                              │ LossMeter   requests    │
 //!             └──────────▲─────────────┘                              └───────────┬─────────────┘
 //!                        └───────────── Report ◄ Open ◄ ─ ─ ─ Seal ◄ ─────────────┘
@@ -33,6 +34,7 @@
 //! | [`gf256`] | y ⊕= c·x with whatever vectors the processor has |
 //! | [`window`], [`encoder`], [`decoder`] | the code: RLC over GF(2⁸) in the manner of RFC 8681, variable length, on-the-fly elimination |
 //! | [`frame`] | what is in a frame, as bytes and as [`Frame`](frame::Frame) |
+//! | [`header`], [`compress`] | headers that a flow's packets have in common, left out |
 //! | [`wire`] | what every frame has, and why one is refused |
 //! | [`seal`] | keys, AEAD, replay window |
 //! | [`handshake`] | which sessions of the two boxes belong together |
@@ -80,6 +82,7 @@
 
 mod codel;
 mod coefficients;
+pub mod compress;
 mod config;
 pub mod decoder;
 pub mod encoder;
@@ -89,6 +92,7 @@ pub mod frame;
 pub mod fuzzing;
 pub mod gf256;
 pub mod handshake;
+pub mod header;
 mod ip;
 pub mod leg;
 pub mod loss;

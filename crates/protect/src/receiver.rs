@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
+use crate::compress::{ContextId, Expander};
 use crate::config::{ClassConfig, Config};
 use crate::decoder::{Decoder, Outcome};
 use crate::frame::{Class, MAX_REQUESTS, fits_behind};
+use crate::header::Template;
 use crate::window::{Esi, Window};
 
 /// Packets that come out of order by so much are not lost yet.
@@ -37,6 +39,9 @@ pub struct ReceiverStats {
     pub redundant: u64,
     /// Symbols that contradicted others: the peer is broken.
     pub contradictions: u64,
+    /// Packets that were not delivered because what their headers leave out is not known any more: they were
+    /// skipped, and came late. More of them come from a peer that is broken.
+    pub unknown_contexts: u64,
 }
 
 /// Decoders and order of both classes.
@@ -44,15 +49,25 @@ pub struct ReceiverStats {
 pub(crate) struct Receiver {
     classes: [ClassReceiver; 2],
     arq_rounds: u32,
+    pub(crate) expander: Expander,
     pub(crate) stats: ReceiverStats,
     known: Vec<Esi>,
+    /// The packet that is delivered.
+    packet: Vec<u8>,
 }
 
 impl Receiver {
     pub(crate) fn new(config: &Config) -> Self {
         let class = |class| ClassReceiver::new(class, *config.class(class));
         let classes = Class::ALL.map(class);
-        Self { classes, arq_rounds: config.arq_rounds, stats: ReceiverStats::default(), known: Vec::new() }
+        Self {
+            classes,
+            arq_rounds: config.arq_rounds,
+            expander: Expander::default(),
+            stats: ReceiverStats::default(),
+            known: Vec::new(),
+            packet: Vec::new(),
+        }
     }
 
     /// The numbers behind the last packets heard of.
@@ -122,13 +137,28 @@ impl Receiver {
 
     /// The next packet to be delivered.
     pub(crate) fn next_packet(&mut self) -> Option<(Class, &[u8])> {
-        let index = self.classes.iter().position(|class| !class.ready.is_empty())?;
-        let receiver = &mut self.classes[index];
-        let decoder = &receiver.decoder;
-        // What was forgotten since then is not delivered: the caller has not asked for too long.
-        let packet = std::iter::from_fn(|| receiver.ready.pop_front()).find_map(|esi| decoder.packet(esi))?;
-        self.stats.delivered += 1;
-        Some((Class::ALL[index], packet))
+        loop {
+            let index = self.classes.iter().position(|class| !class.ready.is_empty())?;
+            let receiver = &mut self.classes[index];
+            let esi = receiver.ready.pop_front()?;
+            // What was forgotten since then is not delivered: the caller has not asked for too long.
+            let Some(form) = receiver.decoder.packet(esi) else { continue };
+            self.packet.clear();
+            if self.expander.expand(form, index, esi, &mut self.packet).is_err() {
+                self.stats.unknown_contexts += 1;
+                continue;
+            }
+            self.stats.delivered += 1;
+            return Some((Class::ALL[index], &self.packet));
+        }
+    }
+
+    /// The peer tells what packets that follow leave out.
+    pub(crate) fn on_contexts(&mut self, contexts: &[(ContextId, Template)]) {
+        let needs_from = self.needs_from();
+        for (id, template) in contexts {
+            self.expander.on_opening(*id, *template, needs_from);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
+use crate::compress::Compressor;
 use crate::config::{ClassConfig, Config};
 use crate::encoder::Encoder;
 use crate::frame::{Class, Report};
@@ -34,6 +35,10 @@ pub(crate) enum Job {
 pub struct SenderStats {
     /// Packets, each once.
     pub packets: u64,
+    /// Their bytes.
+    pub packet_bytes: u64,
+    /// Bytes of their forms, in which headers may be compressed.
+    pub form_bytes: u64,
     /// Repair symbols, those behind retransmissions among them.
     pub repairs: u64,
     /// Packets that were sent again.
@@ -45,6 +50,7 @@ pub struct SenderStats {
 pub(crate) struct Sender {
     classes: [ClassSender; 2],
     pub(crate) estimate: LossEstimate,
+    pub(crate) compressor: Compressor,
     pub(crate) stats: SenderStats,
     max_redundancy: f64,
     /// Whether the last frame was a retransmission: they get every second frame at most.
@@ -56,6 +62,7 @@ impl Sender {
         Self {
             classes: Class::ALL.map(|class| ClassSender::new(class, *config.class(class))),
             estimate,
+            compressor: Compressor::new(config.contexts),
             stats: SenderStats::default(),
             max_redundancy: config.max_redundancy,
             retransmitted: false,
@@ -101,8 +108,12 @@ impl Sender {
     /// Takes a new packet; its number.
     pub(crate) fn push(&mut self, class: Class, packet: Vec<u8>, now: Time, rtt: Duration) -> Esi {
         self.stats.packets += 1;
-        let (estimate, most) = (&self.estimate, self.max_redundancy);
-        self.classes[class.index()].push(packet, now, rtt, estimate, most)
+        self.stats.packet_bytes += packet.len() as u64;
+        let needs_from = std::array::from_fn(|index| self.classes[index].needs_from);
+        let sender = &mut self.classes[class.index()];
+        let form = self.compressor.compress(packet, class.index(), sender.encoder.end(), needs_from, now);
+        self.stats.form_bytes += form.len() as u64;
+        sender.push(form, now, rtt, &self.estimate, self.max_redundancy)
     }
 
     /// Counts a frame, which moves those on that are sent a distance behind others.
@@ -117,6 +128,7 @@ impl Sender {
 
     pub(crate) fn on_report(&mut self, report: &Report, now: Time, rtt: Duration) {
         self.estimate.on_report(report);
+        self.compressor.on_confirmed(&report.confirmed);
         for (class, needs_from) in self.classes.iter_mut().zip(report.needs_from) {
             class.on_needs_from(needs_from);
         }
@@ -126,7 +138,8 @@ impl Sender {
 
     /// When [`urgent`](Self::urgent) will have something although nothing happens; now, if it has.
     pub(crate) fn wake_at(&self, rtt: Duration) -> Option<Time> {
-        self.classes.iter().filter_map(|class| class.wake_at(rtt)).min()
+        let classes = self.classes.iter().filter_map(|class| class.wake_at(rtt)).min();
+        classes.into_iter().chain(self.compressor.wake_at(rtt)).min()
     }
 }
 

@@ -80,7 +80,7 @@ fn latency_repairs_within_an_eighth_of_a_round_trip_and_never_waits_for_others()
     let run = saturate("PER 1%", geo(0.01), Class::Latency);
     assert!(run.lost <= 2, "{run:?}");
     assert!(run.repair < 0.09 && run.retransmission == 0.0, "{run:?}");
-    assert!(run.added[1] == Duration::ZERO && run.added[2] < millis(75), "{run:?}");
+    assert!(run.added[1] < millis(1) && run.added[2] < millis(75), "{run:?}");
     let run = saturate("PER 5%", geo(0.05), Class::Latency);
     assert!(run.lost <= 5 && run.repair < 0.25 && run.added[2] < millis(75), "{run:?}");
 }

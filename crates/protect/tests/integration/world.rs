@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bentpipe_link::{Direction, DirectionConfig, InFlight};
-use bentpipe_protect::frame::MAX_OVERHEAD;
+use bentpipe_protect::frame::{MAX_OVERHEAD, SOURCE_OVERHEAD};
 use bentpipe_protect::{Cipher, Class, Config, FrameError, Leg, Secret, Sent};
 use bentpipe_tcp::congestion::Algorithm;
 use bentpipe_tcp::{Endpoint, Recovery, Segment};
@@ -12,6 +12,8 @@ use bentpipe_units::{Probability, Rate, Time};
 
 /// Bytes of IPv4 and UDP that carry a frame.
 const OUTER_HEADERS: usize = 28;
+/// Bytes that compression takes off the headers of a test packet.
+const COMPRESSED: usize = 25;
 /// Bytes of a test packet.
 pub(crate) const PACKET: usize = 1400;
 
@@ -71,7 +73,7 @@ pub(crate) struct Side {
     free_at: Time,
     waiting: VecDeque<(Class, Vec<u8>)>,
     /// Frames and their bytes with outer headers, by [`Sent`].
-    pub(crate) sent: [(u64, u64); 5],
+    pub(crate) sent: [(u64, u64); 6],
     pub(crate) errors: Vec<FrameError>,
     /// Frames for which this is true do not leave.
     pub(crate) mute: fn(Sent) -> bool,
@@ -103,7 +105,7 @@ impl World {
             in_flight: InFlight::default(),
             free_at: Time::ZERO,
             waiting: VecDeque::new(),
-            sent: [(0, 0); 5],
+            sent: [(0, 0); 6],
             errors: Vec::new(),
             mute: |_| false,
         });
@@ -276,8 +278,8 @@ impl World {
     /// Takes what is delivered, and checks that it is what was sent.
     fn deliver(&mut self, index: usize) {
         while let Some((_, received)) = self.sides[index].leg.next_packet() {
-            let number = u64::from_be_bytes(received[..8].try_into().unwrap());
-            let sent_at = Time::from_nanos(u64::from_be_bytes(received[8..16].try_into().unwrap()));
+            let number = u64::from(u32::from_be_bytes(received[28..32].try_into().unwrap()));
+            let sent_at = Time::from_nanos(u64::from_be_bytes(received[32..40].try_into().unwrap()));
             let expected = packet_of(number, sent_at, received.len());
             assert_eq!(received, expected, "packet {number} is not what was sent");
             if let Some(connection) = &mut self.connection {
@@ -287,8 +289,8 @@ impl World {
                 let bytes = end.read(self.now, u64::MAX);
                 connection.read += if index == 1 { bytes } else { 0 };
             }
-            let least =
-                Duration::from_millis(300) + Rate::mbps(10).time_for((PACKET + 27 + OUTER_HEADERS) as u64);
+            let frame = PACKET + SOURCE_OVERHEAD - COMPRESSED + OUTER_HEADERS;
+            let least = Duration::from_millis(300) + Rate::mbps(10).time_for(frame as u64);
             self.delivered.push(Delivery { number, added: (self.now - sent_at).saturating_sub(least) });
         }
     }
@@ -336,10 +338,19 @@ fn packet(number: u64, now: Time) -> Vec<u8> {
     packet_of(number, now, PACKET)
 }
 
+/// IPv4 and UDP, of 40 bytes or more: its number, the time and bytes that depend on both number and place.
 fn packet_of(number: u64, now: Time, length: usize) -> Vec<u8> {
     let mut packet = Vec::with_capacity(length);
-    packet.extend_from_slice(&number.to_be_bytes());
+    let [ip_length, udp_length] = [length, length - 20].map(|length| (length as u16).to_be_bytes());
+    packet.extend_from_slice(&[0x45, 0, ip_length[0], ip_length[1], 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    packet.extend_from_slice(&[192, 0, 2, 1, 198, 51, 100, 1]);
+    let words = packet.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    packet[10..12].copy_from_slice(&(!(sum % 0xffff) as u16).to_be_bytes());
+    packet.extend_from_slice(&[0x12, 0x34, 0x01, 0xbb, udp_length[0], udp_length[1]]);
+    packet.extend_from_slice(&(number as u16).to_be_bytes());
+    packet.extend_from_slice(&(number as u32).to_be_bytes());
     packet.extend_from_slice(&now.as_nanos().to_be_bytes());
-    packet.extend((16..length as u64).map(|i| (i.wrapping_mul(number | 1) >> 3) as u8));
+    packet.extend((40..length as u64).map(|i| (i.wrapping_mul(number | 1) >> 3) as u8));
     packet
 }
