@@ -278,6 +278,7 @@ pub(crate) fn text(status: &Status, process: &Process) -> String {
     exposition.add(bentpipe_proxy::Stats::METRICS, totals);
     exposition.add(bentpipe_proxy::SnoopStats::METRICS, &totals.snoop);
     exposition.add(bentpipe_proxy::RouterStats::METRICS, &totals.router);
+    exposition.add(bentpipe_proxy::ProtectStats::METRICS, &totals.protect);
     add_policy(&mut exposition, status);
     let name = |leg: &LegReport| ("leg", leg.name.clone());
     let info = |leg: &LegReport| {

@@ -176,6 +176,7 @@ fn the_documentation_has_every_metric_as_it_is_declared() {
     table(&mut rows, PREFIX, Stats::METRICS);
     table(&mut rows, PREFIX, SnoopStats::METRICS);
     table(&mut rows, PREFIX, RouterStats::METRICS);
+    table(&mut rows, PREFIX, bentpipe_proxy::ProtectStats::METRICS);
     table(&mut rows, PREFIX, VERDICTS);
     table(&mut rows, PREFIX, RULES);
     table(&mut rows, PREFIX, LIMITS);
