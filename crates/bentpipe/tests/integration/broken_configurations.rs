@@ -160,7 +160,7 @@ const MISTAKES: &[Mistake] = &[
         "[legs.geo]\ninterface = \"sat0\"\n[[rules]]\naction = \"drop\"\n",
         4,
         "\"drop\" is not accepted",
-        "choose split, snoop, bundle, pass or reject",
+        "choose split, snoop, bundle, protect, pass or reject",
     ),
     mistake(
         "[legs.geo]\ninterface = \"sat0\"\n[[rules]]\naction = \"pass\"\nport = \"ssh\"\n",

@@ -21,7 +21,7 @@ fn check_leg(leg: &SatelliteLeg) -> Result<(), Problem> {
     settings.check().map_err(|(key, message)| Problem::of(key, message))?;
     if leg.congestion() != EXPLICIT && leg.rate.is_none() {
         let message = format!(
-            "frames need a rate to be sent at: the leg has none, and congestion = \"{}\" finds none; write rate =              \"10Mbit/s\" in the leg, or congestion = \"explicit\"",
+            "frames need a rate to be sent at: the leg has none, and congestion = \"{}\" finds none; write rate = \"10Mbit/s\" in the leg, or congestion = \"explicit\"",
             leg.congestion()
         );
         return Err(Problem::new(message));
@@ -37,7 +37,7 @@ fn check_rules(config: &Config) -> Result<(), Problem> {
     };
     let leg = config.legs.keys().next().map_or("satellite", String::as_str);
     let message = format!(
-        "protect needs a box at the other end of a leg, and no leg has one; write [legs.{leg}.protect] with peer =          \"192.0.2.2\" and key_file, or action = \"pass\""
+        "protect needs a box at the other end of a leg, and no leg has one; write [legs.{leg}.protect] with peer = \"192.0.2.2\" and key_file, or action = \"pass\""
     );
     Err(Problem::new(message).inside(index))
 }
