@@ -6,7 +6,7 @@
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where the journal listens.
 const SOCKET: &str = "/run/systemd/journal/socket";
@@ -50,7 +50,19 @@ impl Journal {
             Some(socket) => socket,
             None => self.socket.insert(open()?),
         };
-        socket.send_to(entry.as_bytes(), &self.place).map(drop)
+        // A send that has a limit of time is not restarted after a signal (signal(7)): the limit is then for all
+        // attempts together, so that signals do not prolong it.
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match socket.send_to(entry.as_bytes(), &self.place) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    if Instant::now() >= until {
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                }
+                sent => return sent.map(drop),
+            }
+        }
     }
 }
 
@@ -63,6 +75,7 @@ fn open() -> io::Result<UnixDatagram> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::thread::JoinHandleExt as _;
 
     fn field(name: &str, value: &str) -> (String, String) {
         (name.to_owned(), value.to_owned())
@@ -96,5 +109,29 @@ mod tests {
         let mut journal = Journal::at(&place);
         let error = std::iter::repeat_with(|| journal.send("test", &[])).find_map(Result::err).unwrap();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_signal_does_not_end_an_entry() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("socket");
+        let reader = UnixDatagram::bind(&place).unwrap();
+        reader.set_nonblocking(true).unwrap();
+        let mut journal = Journal::at(&place);
+        // The journal's queue is filled, and its reader waits until the sender has been interrupted.
+        let fill = UnixDatagram::unbound().unwrap();
+        fill.set_nonblocking(true).unwrap();
+        while fill.send_to(b"-", &place).is_ok() {}
+        extern "C" fn nothing(_: libc::c_int) {}
+        // SAFETY: a handler that does nothing is safe at any moment, and no other test uses this signal.
+        unsafe { libc::signal(libc::SIGUSR2, nothing as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+        let sender = std::thread::spawn(move || journal.send("test", &[]));
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(20));
+            // SAFETY: the thread has not been joined, so that its handle is valid.
+            unsafe { libc::pthread_kill(sender.as_pthread_t(), libc::SIGUSR2) };
+        }
+        while reader.recv(&mut [0; 1000]).is_ok() {}
+        sender.join().unwrap().unwrap();
     }
 }
