@@ -119,10 +119,10 @@ squid: setup ## Squid on the gateway with bentpipe's Hybla, the guide's test, an
 	$(CARGO) build --release --locked -p bentpipe-lab --example squid
 	$(AS_ROOT) env "PATH=$$PATH:/usr/sbin:/sbin" target/release/examples/squid 5 docs/guides/squid.md
 
-unsplit: setup ## what cannot be split: QUIC, WireGuard and ESP over a GEO link that loses packets, protected and not; half an hour
+unsplit: setup ## what cannot be split: QUIC, WireGuard and ESP over a GEO link that loses packets, protected and not; three quarters of an hour
 	scripts/setup-peers vpn
 	$(CARGO) build --release --locked -p bentpipe
-	$(AS_ROOT) env "PATH=$$PATH" target/release/bentpipe lab run quic vpn quic-one-box --on kernel --out docs/experiments
+	$(AS_ROOT) env "PATH=$$PATH" target/release/bentpipe lab run quic vpn quic-one-box leg-shares --on kernel --out docs/experiments
 
 kernels: setup ## the tests that depend on the kernel on Debian's 6.1 and 6.12 in QEMU: the table of docs/kernels.md, 20 minutes
 	scripts/setup-peers kernels

@@ -16,7 +16,8 @@
 //! that receives over the satellite, and `REORDER='1% 10ms'` holds packets on the way to it back.
 //!
 //! `UDP=2Mbit/s` and `QUIC=4` have a constant stream of UDP and downloads by QUIC beside the flows, from
-//! `CROSS_BEGINS=10s` on, with a configured share of `SHARE=50%` and the AQM `AQM=mark`, `drop` or `off`.
+//! `CROSS_BEGINS=10s` on, with a configured share of `SHARE=50%` and the AQM `AQM=mark`, `drop` or `off`;
+//! with `PROTECTED=1` they cross protected legs, with this weight. `SNOOPED=2` has so many downloads more, which are snooped.
 
 use std::time::Duration;
 
@@ -38,11 +39,14 @@ fn main() {
     trial.lasts = Duration::from_secs_f64(seconds.parse().unwrap());
     let flow = |text: &String| {
         let (begins, reads) = text.split_once(':').map_or((text.as_str(), None), |(a, b)| (a, Some(b)));
-        Flow { begins: begins.parse::<Span>().unwrap().get(), reads: reads.map(|rate| rate.parse().unwrap()) }
+        let begins = begins.parse::<Span>().unwrap().get();
+        Flow { begins, reads: reads.map(|rate| rate.parse().unwrap()), snooped: false }
     };
     if rest.len() > 1 {
         trial.flows = rest[1..].iter().map(flow).collect();
     }
+    let snooped = std::env::var("SNOOPED").map_or(0, |flows| flows.parse().unwrap());
+    trial.flows.extend(vec![Flow { snooped: true, ..Flow::default() }; snooped]);
     if let Ok(from) = std::env::var("WARMUP") {
         trial.warmup = Duration::from_secs_f64(from.parse().unwrap());
     }
@@ -80,6 +84,7 @@ fn main() {
         quic: spoken("QUIC").map_or(0, |flows| flows.parse().unwrap()),
         udp: spoken("UDP").map(|rate| rate.parse().unwrap()),
         share: spoken("SHARE").map(|share| share.parse().unwrap()),
+        protected: spoken("PROTECTED").map(|weight| weight.parse().unwrap()),
         aqm: spoken("AQM"),
         begins: spoken("CROSS_BEGINS").map_or(Duration::ZERO, |at| at.parse::<Span>().unwrap().get()),
     };

@@ -154,7 +154,15 @@ impl Topology {
     /// # Errors
     /// Those of the namespace and of the server.
     pub fn serve(&self, congestion: Option<&str>, interval: Duration) -> io::Result<Server> {
-        let address = self.server_address(PORT);
+        self.serve_at(PORT, congestion, interval)
+    }
+
+    /// The same on another port.
+    ///
+    /// # Errors
+    /// Those of the namespace and of the server.
+    pub fn serve_at(&self, port: u16, congestion: Option<&str>, interval: Duration) -> io::Result<Server> {
+        let address = self.server_address(port);
         self.server.run(|| Server::start(address, congestion, interval)).map_err(io::Error::other)?
     }
 

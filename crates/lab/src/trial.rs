@@ -23,10 +23,13 @@ use crate::course::{Carries, Course};
 use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
 use crate::quic;
 use crate::topology::{FarEnd, PAYLOAD_SHARE, Proxy, SATELLITE, Topology, far_box, symmetric};
+use crate::unsplit::{Class, Key, SETTLED, protect_rule, protect_table};
 use nodes::Nodes;
 pub use way_back::WayBack;
 use way_back::{Sink, upload};
 
+/// The server's port of snooped downloads.
+const SNOOPED_PORT: u16 = 81;
 /// The port of the server's stream that no daemon splits.
 const UDP_PORT: u16 = 5004;
 /// The interval between samples of the queue.
@@ -102,6 +105,9 @@ pub struct CrossTraffic {
     pub udp: Option<Rate>,
     /// Its share of the link under load, as it is configured; `None`: the default.
     pub share: Option<Probability>,
+    /// It crosses protected legs, to a box at the terminal that splits nothing, with this weight; not with
+    /// `terminal`.
+    pub protected: Option<u32>,
     /// What becomes of it when it sends more, `cross_traffic_aqm` of the leg; `None`: the default.
     pub aqm: Option<String>,
     /// When it begins.
@@ -115,6 +121,8 @@ pub struct Flow {
     pub begins: Duration,
     /// The most that its client reads; `None`: everything.
     pub reads: Option<Rate>,
+    /// The gateway does not split it, but snoops.
+    pub snooped: bool,
 }
 
 /// The measurements after the warm-up.
@@ -211,20 +219,35 @@ impl Trial {
         let topology = Topology::build_with(&self.link(), &ends, self.seed, self.far_end())?;
         let receiver = topology.terminal.as_ref().unwrap_or(&topology.client);
         self.receiver.iter().try_for_each(|(key, value)| receiver.sysctl(key, value))?;
-        let gateway =
-            (self.split || self.terminal.is_some()).then(|| (&topology.gateway, self.leg(&self.congestion)));
-        let terminal = topology.terminal.as_ref().zip(self.terminal_leg());
+        let key = self.cross_traffic.protected.map(|_| Key::new()).transpose()?;
+        let weight = self.cross_traffic.protected.map(|weight| format!("weight = {weight}\n"));
+        let weight = weight.unwrap_or_default();
+        let protect = |peer| {
+            key.as_ref().map(|key| protect_table(Class::Auto, peer, key) + &weight).unwrap_or_default()
+        };
+        let gateway = (self.split || self.terminal.is_some()).then(|| {
+            let leg = self.leg(&self.congestion) + &protect(topology.far_address());
+            (&topology.gateway, leg + &self.rules())
+        });
+        let terminal = topology.terminal.as_ref().zip(match &key {
+            Some(_) => Some(self.far_end_of_protected(&protect(topology.gateway_address()))),
+            None => self.terminal_leg(),
+        });
         let hosts: Vec<_> = gateway.into_iter().chain(terminal).collect();
         if self.far_box {
             hosts.iter().try_for_each(|(host, _)| host.sysctl("net.ipv4.tcp_fastopen", "3"))?;
         }
         let proxies = hosts.into_iter().map(|(host, leg)| Proxy::start(host, &proxy(&leg)));
         let proxies = proxies.collect::<Result<_, _>>()?;
+        if key.is_some() {
+            std::thread::sleep(SETTLED);
+        }
         Ok((topology, proxies))
     }
 
     fn far_end(&self) -> FarEnd {
         match (&self.terminal, self.stock_client) {
+            _ if self.cross_traffic.protected.is_some() => FarEnd::Terminal,
             (Some(_), _) => FarEnd::Terminal,
             (None, true) => FarEnd::StockClient,
             (None, false) => FarEnd::Client,
@@ -269,6 +292,20 @@ impl Trial {
         )
     }
 
+    /// What the gateway does with packets; without rules it splits every connection.
+    fn rules(&self) -> String {
+        let snoop = format!("[[rules]]\naction = \"snoop\"\nport = {SNOOPED_PORT}\n");
+        let snoop = self.flows.iter().any(|flow| flow.snooped).then_some(snoop);
+        let protect = self.cross_traffic.protected.map(|_| protect_rule("udp"));
+        snoop.into_iter().chain(protect).collect()
+    }
+
+    /// The box at the terminal that does nothing but protect.
+    fn far_end_of_protected(&self, protect: &str) -> String {
+        let rules = protect_rule("udp") + "[[rules]]\naction = \"pass\"\n";
+        self.leg(&self.congestion) + protect + &rules
+    }
+
     fn terminal_leg(&self) -> Option<String> {
         let buffer = self.terminal_receive_buffer.map(|bytes| format!("receive_buffer = \"{bytes}\"\n"));
         Some(self.leg(self.terminal.as_ref()?) + &buffer.unwrap_or_default())
@@ -284,6 +321,8 @@ impl Trial {
         let over = AtomicBool::new(false);
         let uploads = self.way_back.as_ref().map_or(0, |way_back| way_back.uploads);
         let sink = (uploads > 0).then(|| Sink::open(topology)).transpose()?;
+        let snooped = self.flows.iter().any(|flow| flow.snooped);
+        let snooped = snooped.then(|| topology.serve_at(SNOOPED_PORT, None, SAMPLE_INTERVAL)).transpose()?;
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
         let read = zeros(self.flows.len() + self.bundles.iter().len());
         let cross_read = zeros(self.cross_traffic.streams());
@@ -296,6 +335,7 @@ impl Trial {
                 .zip(&read)
                 .map(|(flow, read)| {
                     let over = &over;
+                    let server = snooped.as_ref().filter(|_| flow.snooped).unwrap_or(server);
                     let client = move || flow.download(server.address(), self.seed, started, over, read);
                     scope.spawn(move || topology.client.run(client).map_err(std::io::Error::other)?)
                 })

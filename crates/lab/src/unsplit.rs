@@ -9,7 +9,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ const SAMPLE: Duration = Duration::from_millis(10);
 const AFTERWARDS: Duration = Duration::from_secs(60);
 /// Until then boxes have found each other, as those in operation have, even if some of their first frames are
 /// lost.
-const SETTLED: Duration = Duration::from_secs(3);
+pub(crate) const SETTLED: Duration = Duration::from_secs(3);
 /// The bytes of a pre-shared key.
 const KEY: usize = 32;
 
@@ -82,7 +82,7 @@ pub enum Class {
 #[derive(Debug)]
 pub struct Boxes {
     _proxies: [Proxy; 2],
-    _key: TempDir,
+    _key: Key,
 }
 
 /// What has crossed the link.
@@ -242,9 +242,9 @@ impl Boxes {
         let gateway = (&topology.gateway, topology.far_address());
         let terminal = topology.terminal.as_ref().unwrap_or(&topology.client);
         let terminal = (terminal, topology.gateway_address());
-        let key = key().map_err(|error| Error::Proxy(format!("no key for protected legs: {error}")))?;
+        let key = Key::new()?;
         let start = |(host, peer)| {
-            let text = configuration(rate, class, protocol, peer, &key.path().join(KEY_FILE));
+            let text = configuration(rate, class, protocol, peer, &key);
             let config = Config::parse("the configuration of a protected leg", &text);
             Proxy::start(host, &config.map_err(|error| Error::Proxy(error.to_string()))?)
         };
@@ -255,25 +255,53 @@ impl Boxes {
 
 const KEY_FILE: &str = "key";
 
-/// A new key in a folder of its own, which only its owner can read.
-fn key() -> io::Result<TempDir> {
-    let (folder, mut key) = (tempfile::tempdir()?, [0; KEY]);
-    SystemRandom::new().fill(&mut key).map_err(|_| io::Error::other("the system has no random numbers"))?;
-    let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(folder.path().join(KEY_FILE))?;
-    writeln!(file, "{digits}")?;
-    Ok(folder)
+/// A new key in a folder of its own, which only its owner can read. It goes with this value.
+#[derive(Debug)]
+pub(crate) struct Key(TempDir);
+
+impl Key {
+    /// Draws it.
+    ///
+    /// # Errors
+    /// [`Error::Proxy`]: there are no random numbers, or no place for it.
+    pub(crate) fn new() -> Result<Self, Error> {
+        Self::draw().map_err(|error| Error::Proxy(format!("no key for protected legs: {error}")))
+    }
+
+    fn draw() -> io::Result<Self> {
+        let (folder, mut key) = (tempfile::tempdir()?, [0; KEY]);
+        SystemRandom::new()
+            .fill(&mut key)
+            .map_err(|_| io::Error::other("the system has no random numbers"))?;
+        let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(folder.path().join(KEY_FILE))?;
+        writeln!(file, "{digits}")?;
+        Ok(Self(folder))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join(KEY_FILE)
+    }
 }
 
-fn configuration(rate: Rate, class: Class, protocol: &str, peer: IpAddr, key: &Path) -> String {
-    let key = key.display();
+/// The table of the leg to the satellite by which it is protected, to this peer.
+pub(crate) fn protect_table(class: Class, peer: IpAddr, key: &Key) -> String {
+    let (key, class) = (key.file(), class.name());
     format!(
-        "[legs.satellite]\ninterface = \"{SATELLITE}\"\nrate = \"{rate}\"\n\
-         [legs.satellite.protect]\npeer = \"{peer}\"\nkey_file = \"{key}\"\nclass = \"{}\"\n\
-         [[rules]]\naction = \"protect\"\nprotocol = \"{protocol}\"\n",
-        class.name()
+        "[legs.satellite.protect]\npeer = \"{peer}\"\nkey_file = \"{}\"\nclass = \"{class}\"\n",
+        key.display()
     )
+}
+
+/// The rule by which packets of a protocol are protected.
+pub(crate) fn protect_rule(protocol: &str) -> String {
+    format!("[[rules]]\naction = \"protect\"\nprotocol = \"{protocol}\"\n")
+}
+
+fn configuration(rate: Rate, class: Class, protocol: &str, peer: IpAddr, key: &Key) -> String {
+    let leg = format!("[legs.satellite]\ninterface = \"{SATELLITE}\"\nrate = \"{rate}\"\n");
+    leg + &protect_table(class, peer, key) + &protect_rule(protocol)
 }
 
 impl Measured {
@@ -355,9 +383,9 @@ mod tests {
 
     #[test]
     fn a_key_is_its_owners_and_no_two_are_the_same() {
-        let folders = [key().unwrap(), key().unwrap()];
-        let texts = folders.each_ref().map(|folder| {
-            let path = folder.path().join(KEY_FILE);
+        let keys = [Key::new().unwrap(), Key::new().unwrap()];
+        let texts = keys.each_ref().map(|key| {
+            let path = key.file();
             assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
             std::fs::read_to_string(path).unwrap()
         });
@@ -368,8 +396,10 @@ mod tests {
     #[test]
     fn each_box_has_the_other_for_its_peer() {
         let peer = "10.98.1.2".parse().unwrap();
-        let text = configuration(Rate::mbps(10), Class::Bulk, "udp", peer, Path::new("/k"));
-        for line in ["peer = \"10.98.1.2\"", "key_file = \"/k\"", "class = \"bulk\"", "protocol = \"udp\""] {
+        let key = Key::new().unwrap();
+        let text = configuration(Rate::mbps(10), Class::Bulk, "udp", peer, &key);
+        let file = format!("key_file = \"{}\"", key.file().display());
+        for line in ["peer = \"10.98.1.2\"", &file, "class = \"bulk\"", "protocol = \"udp\""] {
             assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
         assert!(text.find("[legs.satellite.protect]") < text.find("[[rules]]"), "{text}");

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use bentpipe_kernel::Weight;
 use bentpipe_units::ByteCount;
 use serde::Deserialize;
 
@@ -37,6 +38,9 @@ pub struct ProtectSettings {
     /// Bytes that wait for their turn at the most; by default two bandwidth-delay products, or 4 MB where the
     /// rate is not configured.
     pub queue: Option<ByteCount>,
+    /// What each flow that waits counts among the leg's connections, where their rates are explicit.
+    #[serde(default)]
+    pub weight: Weight,
 }
 
 /// The address of a host, which is neither this one nor a group.
@@ -152,7 +156,7 @@ impl TryFrom<i64> for ProtectPort {
 impl fmt::Display for ProtectSettings {
     /// On one line, without the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { peer, port, key_file, cipher, insecure, class, when_silent, queue } = self;
+        let Self { peer, port, key_file, cipher, insecure, class, when_silent, queue, weight } = self;
         write!(f, "peer {} port {}", peer.0, port.0)?;
         if let Some(file) = key_file {
             write!(f, " key_file {}", file.display())?;
@@ -170,7 +174,11 @@ impl fmt::Display for ProtectSettings {
         if *when_silent == WhenSilent::Drop {
             f.write_str(" when_silent drop")?;
         }
-        queue.map_or(Ok(()), |queue| write!(f, " queue {queue}"))
+        queue.map_or(Ok(()), |queue| write!(f, " queue {queue}"))?;
+        match *weight == Weight::default() {
+            true => Ok(()),
+            false => write!(f, " weight {weight}"),
+        }
     }
 }
 
@@ -188,6 +196,8 @@ mod tests {
         assert_eq!((settings.port.get(), settings.class), (25200, ProtectClass::Auto));
         assert_eq!(settings.check(), Ok(()));
         assert_eq!(settings.to_string(), "peer 192.0.2.2 port 25200 key_file /k");
+        let heavy = read("peer = \"192.0.2.2\"\ninsecure = true\nweight = 4").unwrap();
+        assert!(heavy.to_string().ends_with(" weight 4"), "{heavy}");
     }
 
     #[test]

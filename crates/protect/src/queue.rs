@@ -239,6 +239,11 @@ impl Queue {
         self.packets
     }
 
+    /// Flows whose packets wait.
+    pub fn flows(&self) -> usize {
+        self.new.iter().chain(&self.old).filter(|index| !self.flows[**index].waiting.is_empty()).count()
+    }
+
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.packets == 0

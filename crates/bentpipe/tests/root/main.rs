@@ -13,5 +13,6 @@ mod killed;
 mod link;
 mod live_page;
 mod newcomers;
+mod protected_quic;
 mod tls_front;
 mod upgrade;

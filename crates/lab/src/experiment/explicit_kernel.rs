@@ -87,7 +87,7 @@ impl Case {
             lasts: warmup + MINUTE,
             ..Trial::of_a_minute(LINKS[link].0, RTT, LINKS[link].1, control, seed)
         };
-        let flow = |begins, reads| Flow { begins, reads };
+        let flow = |begins, reads| Flow { begins, reads, ..Flow::default() };
         let at_once = flow(Duration::ZERO, None);
         let plain = of_a_minute(1, CONTROLS[0], STARTED);
         match self {

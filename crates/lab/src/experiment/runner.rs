@@ -25,11 +25,13 @@ pub(super) struct Lab<'a> {
     /// Runs in real time are shorter.
     pub(super) quick: bool,
     progress: &'a Progress,
-    done: Done,
+    done: Arc<Done>,
+    /// What has run [with one seed](Lab::with_one_seed).
+    done_once: Arc<Done>,
 }
 
 /// The runs of earlier looks. An experiment makes the same calls of [`Lab::observe`] at each look, and only
-/// its new seeds run.
+/// its new seeds run; with one seed, nothing does.
 #[derive(Debug, Default)]
 struct Done {
     calls: AtomicUsize,
@@ -38,6 +40,11 @@ struct Done {
 }
 
 impl Done {
+    /// Begins a look.
+    fn begin(&self) {
+        self.calls.store(0, Ordering::Relaxed);
+    }
+
     /// The runs of this call at the look before, and its index.
     fn next<O: Send + Sync + 'static>(&self) -> (usize, Option<Vec<Runs<O>>>) {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
@@ -58,7 +65,7 @@ impl Done {
 
 impl<'a> Lab<'a> {
     pub(super) fn new(world: World, seeds: Seeds, progress: &'a Progress) -> Self {
-        Self { world, seeds, quick: false, progress, done: Done::default() }
+        Self { world, seeds, quick: false, progress, done: Arc::default(), done_once: Arc::default() }
     }
 
     #[cfg(test)]
@@ -73,14 +80,15 @@ impl<'a> Lab<'a> {
 
     /// The same with its first seed alone, for runs in which nothing is random.
     pub(super) fn with_one_seed(&self) -> Self {
-        let seeds = Seeds { count: 1, ..self.seeds };
-        Self { quick: self.quick, ..Self::new(self.world, seeds, self.progress) }
+        let (seeds, done) = (Seeds { count: 1, ..self.seeds }, Arc::clone(&self.done_once));
+        Self { quick: self.quick, done, ..Self::new(self.world, seeds, self.progress) }
     }
 
     /// Begins a look with so many seeds.
     pub(super) fn begin(&mut self, seeds: u64) {
         self.seeds.count = seeds;
-        *self.done.calls.get_mut() = 0;
+        self.done.begin();
+        self.done_once.begin();
     }
 }
 

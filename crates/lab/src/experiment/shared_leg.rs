@@ -98,8 +98,7 @@ impl Scheme {
             quic: FLOWS,
             udp: Some(Rate::mbps(STREAM_MBPS)),
             share: Probability::new(self.share()),
-            aqm: None,
-            begins: Duration::ZERO,
+            ..CrossTraffic::default()
         };
         Trial {
             configured: None,

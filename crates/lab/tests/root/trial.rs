@@ -55,7 +55,7 @@ fn later_flows_get_an_equal_share() {
         return;
     }
     with_timing_retries(|| {
-        let later = Flow { begins: Duration::from_secs(10), reads: None };
+        let later = Flow { begins: Duration::from_secs(10), ..Flow::default() };
         let warmup = Duration::from_secs(15);
         let flows = vec![Flow::default(), Flow::default(), later, later];
         let measured = Trial { flows, warmup, ..explicit(0.01, 35) }.run().unwrap();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bentpipe_kernel::Weight;
 use bentpipe_kernel::divert::Divert;
 use bentpipe_kernel::tun::Tun;
 use bentpipe_legs::{ProtectClass, Sender};
@@ -21,6 +22,7 @@ use super::pacer::Pacer;
 use super::packet::{Fit, clamp_mss, fit};
 use super::progress::Progress;
 use super::transport::Transport;
+use super::waiting::WaitingFlows;
 use crate::deferred_accept::is_between_hosts;
 use crate::stats::Counters;
 use crate::types::mailbox::Mailbox;
@@ -59,6 +61,8 @@ pub(super) struct Wanted {
     pub(super) rtt: Duration,
     pub(super) class: ProtectClass,
     pub(super) queue: Option<ByteCount>,
+    /// Of each flow.
+    pub(super) weight: Weight,
 }
 
 /// Where packets and frames come from and go to.
@@ -82,6 +86,7 @@ pub(super) struct Carrier {
     queue: Queue,
     pacer: Pacer,
     progress: Progress,
+    waiting: WaitingFlows,
     counters: Arc<Counters>,
     buffer: Box<[u8]>,
     frame: Vec<u8>,
@@ -134,6 +139,7 @@ impl Carrier {
             queue: Queue::new(seed, USUAL_QUEUE),
             pacer: Pacer::default(),
             progress: Progress::default(),
+            waiting: WaitingFlows::default(),
             counters,
             buffer: vec![0; LONGEST].into(),
             frame: Vec::new(),
@@ -384,6 +390,8 @@ impl Carrier {
     /// Tells the rate controller, and obeys.
     fn share_rate(&mut self, now: Time) {
         let is_backlogged = !self.queue.is_empty();
+        let rtt = self.leg.rtt().unwrap_or(self.wanted.rtt);
+        self.waiting.observe(self.queue.flows(), now, rtt);
         let is_active = is_backlogged || self.progress.in_flight() || now < self.busy_until;
         let told = self.rated.as_ref().and_then(|Rated(sender)| {
             sender.report(is_active.then(|| self.report(is_backlogged)).flatten());
@@ -397,7 +405,6 @@ impl Carrier {
         } else if rate > 1.1 * self.risen.0 {
             self.risen = (rate, now);
         }
-        let rtt = self.leg.rtt().unwrap_or(self.wanted.rtt);
         self.queue.set_rate(rate);
         self.queue.set_rtt(rtt);
         self.queue.set_settling(now - self.risen.1 < SETTLES_IN * rtt);
@@ -409,7 +416,7 @@ impl Carrier {
         let Progress { sent, delivered, lost, .. } = self.progress;
         Some(Report {
             id: 0,
-            weight: 1,
+            weight: self.waiting.weight(self.wanted.weight),
             at,
             sent,
             delivered,

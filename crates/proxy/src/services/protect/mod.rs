@@ -40,6 +40,7 @@ mod pacer;
 mod packet;
 mod progress;
 mod transport;
+mod waiting;
 
 use carrier::{Carrier, Rated, Wanted};
 use transport::Transport;
@@ -304,6 +305,7 @@ impl Wanted {
             rtt: leg.rtt.get(),
             class: settings.class,
             queue: settings.queue,
+            weight: settings.weight,
         }
     }
 }
