@@ -216,6 +216,10 @@ impl NodeConfig {
     /// Checks what concerns more than a single value.
     fn check(&self, checks: &mut Checks<'_>) {
         checks.check(&["node"], || self.node.check().inside("node"));
+        for (name, leg) in &self.legs {
+            let key = format!("legs.{name}.protect");
+            checks.check(&[&key], || check_protects_nothing(name, leg).inside(name.as_str()).inside("legs"));
+        }
         for (index, listen) in self.listen.iter().enumerate() {
             checks.check(&["listen", "legs"], || {
                 self.check_leg(listen.leg.as_ref()).inside(index).inside("listen")
@@ -288,6 +292,17 @@ impl NodeSettings {
         }
         Ok(())
     }
+}
+
+/// A node's traffic is its own TCP connections, which the leg's congestion control serves.
+fn check_protects_nothing(name: &str, leg: &SatelliteLeg) -> Result<(), Problem> {
+    let message = || {
+        format!(
+            "a bundle node protects no packets; leave the table out here, and write [legs.{name}.protect] in the \
+             configuration of the proxy"
+        )
+    };
+    leg.protect.as_ref().map_or(Ok(()), |_| Err(Problem::of("protect", message())))
 }
 
 fn check_contact(contact: &Contact) -> Result<(), Problem> {
@@ -409,6 +424,10 @@ mod tests {
             ),
             (peer("[[peers]]\nid = \"dtn://gs1/\"\n"), "itself"),
             (peer("tls = \"required\"\n"), "certificate"),
+            (
+                format!("{LEAST}[legs.a]\ninterface = \"sat0\"\n[legs.a.protect]\npeer = \"192.0.2.2\"\n"),
+                "legs.a.protect: a bundle node protects no packets",
+            ),
             (peer("fragment_above = \"1kB\"\n"), "fragment_above"),
             (peer("segment_mru = \"1B\"\n"), "segment_mru"),
             (peer("retry_within = \"0s\"\n"), "retry_within"),

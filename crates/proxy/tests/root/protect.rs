@@ -288,3 +288,37 @@ fn an_upgrade_in_the_middle_loses_no_packet() {
     near.settle();
     far.settle();
 }
+
+/// `bentpipe doctor` asks before the daemon runs, and leaves the peer as it is.
+#[test]
+fn the_peer_is_asked_without_a_session() {
+    let Some(scene) = symmetric() else { return };
+    let keys = ["11", "22"].map(|byte| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), byte.repeat(32)).unwrap();
+        file
+    });
+    let key_file = |key: usize| format!("key_file = \"{}\"", keys[key].path().display());
+    let ask = |key: usize| {
+        let config = bentpipe_proxy::Config::parse("box.toml", &config(1, &key_file(key))).unwrap();
+        let mut checks = scene.near.gateway.enter(|| bentpipe_proxy::host::protected_legs(&config));
+        assert_eq!(checks.len(), 1, "only the owner may read the key: {checks:?}");
+        checks.remove(0)
+    };
+    let nobody = ask(0);
+    assert!(!nobody.ok && nobody.found.contains("has not answered within 3s"), "{nobody:?}");
+    let mut far = scene.far.try_daemon(&config(2, &key_file(0))).unwrap();
+    let answer = ask(0);
+    assert!(answer.ok && answer.found.contains("10.77.3.2 answers after"), "{answer:?}");
+    assert!(answer.found.contains("packets of up to 1426 bytes fit"), "{answer:?}");
+    let other = ask(1);
+    assert!(!other.ok && other.found.contains("the peer has another key"), "{other:?}");
+    assert_eq!(far.counter("sessions"), 0);
+    let mut near = scene.near.try_daemon(&config(1, &key_file(0))).unwrap();
+    near.wait_for("alive", 1);
+    far.wait_for("alive", 1);
+    let taken = ask(0);
+    assert!(taken.ok && taken.found.contains("UDP port 25200 is taken"), "{taken:?}");
+    near.settle();
+    far.settle();
+}

@@ -38,11 +38,13 @@ use crate::stats::Counters;
 mod carrier;
 mod pacer;
 mod packet;
+mod peer;
 mod progress;
 mod transport;
 mod waiting;
 
 use carrier::{Carrier, Rated, Wanted};
+pub(crate) use peer::checks;
 use transport::Transport;
 
 const NAME: &str = "protect";
@@ -108,7 +110,8 @@ impl ProtectedLeg {
         config: &Config,
         inherits: bool,
     ) -> Result<Option<Self>, Error> {
-        let secret = secret(name, settings)?;
+        let refused = |reason: String| Error::Refused(format!("leg {name}: {reason}; {KEY_REMEDY}"));
+        let secret = secret(settings).map_err(refused)?;
         let is_there = inherits && bentpipe_kernel::divert::exists(&device);
         let tun = match is_there {
             true => None,
@@ -311,22 +314,20 @@ impl Wanted {
 }
 
 /// What both boxes know of a leg.
-fn secret(name: &str, settings: &ProtectSettings) -> Result<Secret, Error> {
+fn secret(settings: &ProtectSettings) -> Result<Secret, String> {
     let Some(file) = &settings.key_file else { return Ok(Secret::insecure()) };
     let cipher = match settings.cipher {
         ProtectCipher::Aes128Gcm => Cipher::Aes128Gcm,
         ProtectCipher::ChaCha20Poly1305 => Cipher::ChaCha20Poly1305,
     };
-    let refused = |reason: String| {
-        Error::Refused(format!(
-            "cannot read the key of leg {name} from {}: {reason}; write 64 hexadecimal digits there, the same at both ends \
-             (`openssl rand -hex 32`), and let only root read it",
-            file.display()
-        ))
-    };
-    let key = read_key(file).map_err(refused)?;
+    let key =
+        read_key(file).map_err(|reason| format!("cannot read the key from {}: {reason}", file.display()))?;
     Ok(Secret::new(cipher, key))
 }
+
+/// What to do where there is no key.
+const KEY_REMEDY: &str = "write 64 hexadecimal digits there, the same at both ends (`openssl rand -hex 32`), and let \
+                          only root read it";
 
 /// 64 hexadecimal digits, with any blanks around them.
 fn read_key(file: &Path) -> Result<[u8; 32], String> {

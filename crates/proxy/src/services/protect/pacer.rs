@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
-/// A thread that wakes late sends what it could have sent in this time at once.
-const SLACK: Duration = Duration::from_millis(1);
+/// A thread that wakes late sends at once what it could have sent in this time at most. It always wakes
+/// somewhat late, after each frame.
+const LATE: Duration = Duration::from_millis(1);
 
 /// Frames leave at a rate.
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ pub(super) struct Pacer {
 impl Pacer {
     /// Whether a frame may leave now.
     pub(super) fn is_free(&self, now: Time) -> bool {
-        self.free_at <= now + SLACK
+        self.free_at <= now
     }
 
     /// When a frame may leave.
@@ -28,7 +29,8 @@ impl Pacer {
     /// A frame of so many bytes on the wire has left; `rate` is in bytes per second, `None` for no limit.
     pub(super) fn on_sent(&mut self, now: Time, bytes: usize, rate: Option<f64>) {
         let Some(rate) = rate.filter(|rate| *rate > 0.0) else { return };
-        self.free_at = self.free_at.max(now) + Duration::from_secs_f64((bytes as f64 / rate).min(1.0));
+        let earliest = Time::from_nanos(now.as_nanos().saturating_sub(LATE.as_nanos() as u64));
+        self.free_at = self.free_at.max(earliest) + Duration::from_secs_f64((bytes as f64 / rate).min(1.0));
     }
 }
 
@@ -46,6 +48,20 @@ mod tests {
                 sent += 1500;
             }
             now += Duration::from_micros(700);
+        }
+        assert!((1_248_000..=1_254_500).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn one_that_sleeps_until_it_may_send_and_wakes_late_loses_nothing_by_it() {
+        let mut pacer = Pacer::default();
+        let (mut now, mut sent) = (Time::ZERO, 0);
+        while now < Time::ZERO + Duration::from_secs(1) {
+            while pacer.is_free(now) {
+                pacer.on_sent(now, 1500, Some(1_250_000.0));
+                sent += 1500;
+            }
+            now = pacer.free_at() + Duration::from_micros(70);
         }
         assert!((1_248_000..=1_254_500).contains(&sent), "{sent}");
     }
