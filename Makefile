@@ -77,7 +77,7 @@ figures: setup ## the figures of the documentation, drawn anew
 	$(AS_ROOT) target/release/bentpipe demo --out docs/figures
 	$(AS_ROOT) target/release/examples/hybla_slow_start docs/figures/hybla-slow-start.svg
 	target/release/bentpipe lab run all --out docs/experiments
-	$(AS_ROOT) target/release/bentpipe lab run radius07-reach radius07-step surrey-fig2 surrey-fig3 surrey-fig4 iwssc09-asymmetric iwssc09-loss xcp-fairness lossy-link snoop-senders p-xcp-boxes explicit-shares unknown-capacity leo rain-fade shared-leg return-link one-way short-downloads crowd dtn-disruptive agreement --on kernel --out docs/experiments
+	$(AS_ROOT) target/release/bentpipe lab run psats09-fig4 psats09-fig5 pepsal-congestion pepsal-per pepsal-both pepsal-fairness radius07-reach radius07-step surrey-fig2 surrey-fig3 surrey-fig4 iwssc09-asymmetric iwssc09-loss xcp-fairness lossy-link snoop-senders p-xcp-boxes explicit-shares unknown-capacity leo rain-fade shared-leg return-link one-way short-downloads crowd dtn-disruptive agreement --on kernel --out docs/experiments
 	target/release/bentpipe radius --figure docs/figures/radius.svg
 
 page-pictures: setup ## pictures of the live page: over an emulated GEO link for docs/figures, and in each state in target/page-pictures

@@ -4,7 +4,7 @@
 //!     quic --per 1% --burst 20 --protect bulk
 //!
 //! It prints the goodput of each second, the share of the limit, the queue, and whether what has arrived is
-//! what was sent. With `--inside wireguard` or `esp` it is TCP with CUBIC in a tunnel instead.
+//! what was sent. With `--inside wireguard`, `esp` or `no-tunnel` it is TCP with CUBIC instead.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,7 +40,7 @@ struct Arguments {
     /// Protects the leg: bulk, latency or auto.
     #[arg(long, value_name = "CLASS")]
     protect: Option<Class>,
-    /// TCP with CUBIC in a tunnel instead: wireguard or esp.
+    /// TCP with CUBIC instead, in a tunnel: wireguard, esp or no-tunnel.
     #[arg(long, value_name = "TUNNEL")]
     inside: Option<Tunnel>,
     /// The seed of the losses and of what is sent.

@@ -1,5 +1,5 @@
-//! TCP inside an encrypted tunnel between the server and the client, which nobody on the way can split, across
-//! a link.
+//! TCP that is not split on its way across a link: inside an encrypted tunnel between the server and the
+//! client, or bare, because it is to stay end to end.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,6 +27,8 @@ const CONGESTION: &str = "cubic";
 /// A kind of tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tunnel {
+    /// None: TCP itself, end to end.
+    Bare,
     /// WireGuard, over UDP.
     WireGuard,
     /// ESP in tunnel mode, over IP.
@@ -35,14 +37,19 @@ pub enum Tunnel {
 
 /// A tunnel that is up.
 enum Running {
+    Bare,
     WireGuard(WireGuard),
     Esp(Esp),
 }
 
 impl Tunnel {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Bare, Self::WireGuard, Self::Esp];
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Bare => "no tunnel",
             Self::WireGuard => "WireGuard",
             Self::Esp => "ESP",
         }
@@ -51,6 +58,7 @@ impl Tunnel {
     /// What carries it, as rules name it.
     fn protocol(self) -> &'static str {
         match self {
+            Self::Bare => "tcp",
             Self::WireGuard => "udp",
             Self::Esp => "esp",
         }
@@ -58,14 +66,24 @@ impl Tunnel {
 
     fn start(self, topology: &Topology) -> Result<Running, Error> {
         let running = match self {
+            Self::Bare => return Ok(Running::Bare),
             Self::WireGuard => Running::WireGuard(WireGuard::start(topology)?),
             Self::Esp => Running::Esp(Esp::start(topology)?),
         };
         let interfaces = running.interfaces();
-        for (end, host) in [&topology.server, &topology.client].into_iter().enumerate() {
-            bring_up(host, interfaces[end], INSIDE[end])?;
+        let hosts = [&topology.server, &topology.client];
+        for ((host, interface), address) in hosts.into_iter().zip(interfaces).zip(INSIDE) {
+            bring_up(host, interface, address)?;
         }
         Ok(running)
+    }
+
+    /// Where the client finds the server.
+    fn address(self, topology: &Topology) -> SocketAddr {
+        match self {
+            Self::Bare => topology.server_address(PORT),
+            Self::WireGuard | Self::Esp => (INSIDE[0], PORT).into(),
+        }
     }
 
     /// One download by TCP with CUBIC through the tunnel, from the server to the client across a link.
@@ -76,7 +94,7 @@ impl Tunnel {
         let fail = |source| Error::Transfer { run: format!("TCP in {}", self.name()), source };
         let (topology, _boxes) = crossing.set_up(self.protocol())?;
         let _tunnel = self.start(&topology)?;
-        let address = SocketAddr::from((INSIDE[0], PORT));
+        let address = self.address(&topology);
         let server = topology.server.run(|| Server::start(address, Some(CONGESTION), SAMPLE_INTERVAL));
         let _server = server?.map_err(fail)?;
         // More than the link can carry.
@@ -93,17 +111,19 @@ impl FromStr for Tunnel {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let found =
-            [Self::WireGuard, Self::Esp].into_iter().find(|tunnel| tunnel.name().eq_ignore_ascii_case(name));
-        found.ok_or_else(|| format!("there is no tunnel \"{name}\": choose wireguard or esp"))
+        let mut tunnels = Self::ALL.into_iter();
+        let found = tunnels.find(|tunnel| tunnel.name().replace(' ', "-").eq_ignore_ascii_case(name));
+        found.ok_or_else(|| format!("there is no tunnel \"{name}\": choose no-tunnel, wireguard or esp"))
     }
 }
 
 impl Running {
-    fn interfaces(&self) -> [&str; 2] {
+    /// The server's and the client's.
+    fn interfaces(&self) -> Vec<&str> {
         match self {
-            Self::WireGuard(tunnel) => tunnel.interfaces(),
-            Self::Esp(tunnel) => tunnel.interfaces(),
+            Self::Bare => Vec::new(),
+            Self::WireGuard(tunnel) => tunnel.interfaces().into(),
+            Self::Esp(tunnel) => tunnel.interfaces().into(),
         }
     }
 }
