@@ -121,7 +121,7 @@ pub struct Flow {
     pub begins: Duration,
     /// The most that its client reads; `None`: everything.
     pub reads: Option<Rate>,
-    /// The gateway does not split it, but snoops.
+    /// The gateway does not split it, but snoops, at the pace of the share of cross traffic.
     pub snooped: bool,
 }
 
@@ -294,7 +294,11 @@ impl Trial {
 
     /// What the gateway does with packets; without rules it splits every connection.
     fn rules(&self) -> String {
-        let snoop = format!("[[rules]]\naction = \"snoop\"\nport = {SNOOPED_PORT}\n");
+        // Snoop's pace does not follow the leg's rates: it is the share.
+        let share = self.cross_traffic.share.unwrap_or(Probability::new(0.5).expect("a part of one"));
+        let pace = Rate::from_bps((share.get() * self.rate.bps() as f64) as u64).unwrap_or(self.rate);
+        let snoop =
+            format!("[snoop]\npace = \"{pace}\"\n[[rules]]\naction = \"snoop\"\nport = {SNOOPED_PORT}\n");
         let snoop = self.flows.iter().any(|flow| flow.snooped).then_some(snoop);
         let protect = self.cross_traffic.protected.map(|_| protect_rule("udp"));
         snoop.into_iter().chain(protect).collect()

@@ -11,7 +11,6 @@ use crate::config::{Config, SatelliteLeg};
 use crate::connect::listener;
 use crate::error::Error;
 use crate::intercept;
-use crate::services;
 use crate::types::leg_pair::leg_pairs;
 
 mod families;
@@ -41,12 +40,6 @@ pub(crate) fn check(config: &Config) -> Result<(), Error> {
     let lacking: Vec<String> =
         requirements(config).iter().filter(|check| !check.ok).map(Check::to_string).collect();
     if lacking.is_empty() { Ok(()) } else { Err(Error::Refused(lacking.join("; "))) }
-}
-
-/// Whether the boxes at the other ends of protected legs answer, and what fits into frames. It asks them, for
-/// up to three seconds each.
-pub fn protected_legs(config: &Config) -> Vec<Check> {
-    services::protected_legs(config)
 }
 
 /// What keeps every connection from the daemon although the daemon works: a setting of this host, and the

@@ -301,7 +301,7 @@ fn the_peer_is_asked_without_a_session() {
     let key_file = |key: usize| format!("key_file = \"{}\"", keys[key].path().display());
     let ask = |key: usize| {
         let config = bentpipe_proxy::Config::parse("box.toml", &config(1, &key_file(key))).unwrap();
-        let mut checks = scene.near.gateway.enter(|| bentpipe_proxy::host::protected_legs(&config));
+        let mut checks = scene.near.gateway.enter(|| bentpipe_proxy::protected_legs(&config));
         assert_eq!(checks.len(), 1, "only the owner may read the key: {checks:?}");
         checks.remove(0)
     };

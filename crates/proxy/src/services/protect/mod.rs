@@ -44,7 +44,7 @@ mod transport;
 mod waiting;
 
 use carrier::{Carrier, Rated, Wanted};
-pub(crate) use peer::checks;
+pub use peer::checks;
 use transport::Transport;
 
 const NAME: &str = "protect";

@@ -29,8 +29,9 @@ const IPV6_MTU: usize = 1280;
 /// Others than the owner, in a file's mode.
 const OTHERS: u32 = 0o077;
 
-/// For each leg that rules may protect: its key, its peer, and what fits. Takes up to three seconds for a leg.
-pub(crate) fn checks(config: &Config) -> Vec<Check> {
+/// For each leg that rules may protect: its key, whether the box at its other end answers, and what fits into
+/// frames. Takes up to three seconds for a leg, and begins no session.
+pub fn checks(config: &Config) -> Vec<Check> {
     config.protected_legs().flat_map(|(name, _, settings)| leg(name, settings)).collect()
 }
 
