@@ -24,6 +24,9 @@ const NAME: &str = "server";
 /// The windows of both ends, bytes: more than any of the laboratory's links holds with its queue, so that the
 /// congestion control alone decides. quinn's default, 1.25 MB for a stream, is made for 100 ms.
 const WINDOW: u32 = 32 << 20;
+/// The windows of a crossing in bandwidth-delay products: the link holds one, the queues in front of it two at
+/// the most, and BBR wants less than three.
+const PRODUCTS: u64 = 4;
 /// A connection is given up after so long without a packet.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long an end waits before it checks whether it should stop.
@@ -69,6 +72,7 @@ impl FromStr for Congestion {
 pub struct Server {
     keys: CertifiedKey<KeyPair>,
     congestion: Congestion,
+    window: u32,
     round_trips: Arc<Mutex<Vec<Duration>>>,
 }
 
@@ -88,7 +92,13 @@ impl Server {
     /// There is no key to be had.
     pub fn new(congestion: Congestion) -> io::Result<Self> {
         let keys = generate_simple_self_signed([NAME.to_owned()]).map_err(io::Error::other)?;
-        Ok(Self { keys, congestion, round_trips: Arc::default() })
+        Ok(Self { keys, congestion, window: WINDOW, round_trips: Arc::default() })
+    }
+
+    /// The same with windows of so many bytes at both ends. quinn gives a connection up when a stream has too
+    /// many gaps, which BBR makes where it overfills a queue and the window is long.
+    pub fn with_window(self, bytes: u64) -> Self {
+        Self { window: u32::try_from(bytes).unwrap_or(WINDOW), ..self }
     }
 
     /// Serves in the network namespace of the calling thread, until it is over.
@@ -160,7 +170,7 @@ impl Server {
         let key = PrivateKeyDer::try_from(self.keys.signing_key.serialize_der()).map_err(io::Error::other)?;
         let certificate = vec![self.keys.cert.der().clone()];
         let mut config = ServerConfig::with_single_cert(certificate, key).map_err(io::Error::other)?;
-        config.transport_config(transport(self.congestion));
+        config.transport_config(transport(self.congestion, self.window));
         Ok(config)
     }
 
@@ -168,17 +178,17 @@ impl Server {
         let mut roots = RootCertStore::empty();
         roots.add(self.keys.cert.der().clone()).map_err(io::Error::other)?;
         let mut config = ClientConfig::with_root_certificates(Arc::new(roots)).map_err(io::Error::other)?;
-        config.transport_config(transport(self.congestion));
+        config.transport_config(transport(self.congestion, self.window));
         Ok(config)
     }
 }
 
-fn transport(congestion: Congestion) -> Arc<TransportConfig> {
+fn transport(congestion: Congestion, window: u32) -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
     transport
-        .stream_receive_window(WINDOW.into())
-        .receive_window(WINDOW.into())
-        .send_window(WINDOW.into())
+        .stream_receive_window(window.into())
+        .receive_window(window.into())
+        .send_window(window.into())
         .max_idle_timeout(Some(VarInt::from_u32(IDLE.as_millis() as u32).into()))
         .congestion_controller_factory(congestion.factory());
     Arc::new(transport)
@@ -217,7 +227,9 @@ fn block_on<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
 pub fn cross(crossing: &Crossing, congestion: Congestion) -> Result<Measured, Error> {
     let fail = |source| Error::Transfer { run: format!("QUIC, {}", congestion.name()), source };
     let (topology, _boxes) = crossing.set_up("udp")?;
-    let (server, address) = (Server::new(congestion).map_err(fail)?, topology.server_address(PORT));
+    let server = Server::new(congestion).map_err(fail)?;
+    let server = server.with_window(PRODUCTS * crossing.rate.bytes_in(crossing.rtt));
+    let address = topology.server_address(PORT);
     let request = Request { seed: crossing.seed, bytes: u64::MAX };
     let client = |progress: &Progress| {
         let (topology, server) = (&topology, &server);
