@@ -20,9 +20,6 @@ const TICK: Duration = Duration::from_millis(100);
 const BAR_DELAY: Duration = Duration::from_secs(1);
 /// Experiments that run at once in a quick look.
 const LOOKS_AT_ONCE: usize = 8;
-/// Experiments that run at once in virtual time: while the last runs of one occupy a core or two, those of
-/// the next begin.
-const IN_VIRTUAL_TIME_AT_ONCE: usize = 2;
 /// All experiments, where the name of one is expected.
 const ALL: &str = "all";
 
@@ -263,14 +260,10 @@ impl Run {
         self.quick && world == results::World::Kernel
     }
 
-    /// How many experiments run at once. A look at the kernel mostly waits; what is measured there has the
-    /// machine to itself.
+    /// How many experiments run at once. A look at the kernel mostly waits; virtual time uses all cores for one,
+    /// and what is measured has the machine to itself.
     fn at_once(&self) -> usize {
-        match self.on {
-            World::Sim => IN_VIRTUAL_TIME_AT_ONCE,
-            World::Kernel if self.quick => LOOKS_AT_ONCE,
-            World::Kernel | World::Both => 1,
-        }
+        if self.quick && self.on == World::Kernel { LOOKS_AT_ONCE } else { 1 }
     }
 
     /// The named experiments, each once in each world, with their seeds. All names are looked up, also those
