@@ -40,6 +40,6 @@ mod worker;
 pub use config::{Config, ConfigError};
 pub use daemon::{Candidate, Daemon, Prepared, ReloadReport, check_alone};
 pub use error::{Error, Refusal};
-pub use services::protected_legs;
+pub use services::check_protected_legs;
 pub use stats::{ProtectStats, RouterStats, SnoopStats, Stats};
 pub use types::leg_pair;

@@ -193,7 +193,7 @@ fn of_config(config: &Config) -> Vec<Check> {
     checks.extend(limits::checks(config));
     checks.extend(snoop::cache(config));
     checks.extend(bundle::node(config));
-    checks.extend(bentpipe_proxy::protected_legs(config));
+    checks.extend(bentpipe_proxy::check_protected_legs(config));
     checks.extend(service::checks(config));
     checks
 }

@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -15,6 +15,7 @@ use bentpipe_link::LinkConfig;
 use bentpipe_testbed::{
     Child, Namespace, Need, SatelliteLink, Subnet, default_route, forwarding, require, veth,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const NEEDS: &[Need] =
@@ -143,17 +144,8 @@ impl Topology {
     /// Starts the daemon and returns when it is ready.
     pub(crate) fn start(&mut self) {
         let mut command = self.gateway.command(&self.program);
-        command.args(["run", "-c"]).arg(self.config()).stdin(Stdio::null()).stderr(Stdio::piped());
-        let mut child = Child::spawn(command).unwrap();
-        let mut log = BufReader::new(child.stderr().unwrap()).lines().map_while(Result::ok);
-        let mut said = String::new();
-        let ready = log.any(|line| {
-            said = format!("{said}{line}\n");
-            line.ends_with(" ready")
-        });
-        assert!(ready, "the daemon has ended: {said}");
-        std::thread::spawn(move || log.for_each(|line| println!("{line}")));
-        self.daemon = Some(child);
+        command.args(["run", "-c"]).arg(self.config());
+        self.daemon = Some(spawn_until_ready(command));
     }
 
     /// Starts it as one whose standard error is the journal, as far as a process can see, and returns the
@@ -268,18 +260,7 @@ impl Topology {
 
     /// Ends the process that the status names, in order, and waits until it has gone.
     pub(crate) fn stop(&mut self) {
-        let pid = i32::try_from(self.status()["pid"].as_i64().unwrap()).unwrap();
-        let process = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
-        let start = Instant::now();
-        while is_running(pid.unsigned_abs()) {
-            assert!(start.elapsed() < PATIENCE, "process {pid} does not end");
-            if let Some(child) = &mut self.daemon {
-                let _ = child.wait_timeout(Duration::ZERO);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        self.daemon = None;
+        end(pid_in(&self.status()), Signal::TERM, &mut self.daemon);
     }
 
     pub(crate) fn address(&self, port: u16) -> SocketAddr {
@@ -373,6 +354,41 @@ fn receive(mut stream: TcpStream, seed: u64) -> Result<Seen, String> {
             seen.bytes += 1;
         }
     }
+}
+
+/// Starts a daemon and returns when it says that it is ready; what it says then goes to standard output.
+pub(crate) fn spawn_until_ready(mut command: Command) -> Child {
+    command.stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut child = Child::spawn(command).unwrap();
+    let mut log = BufReader::new(child.stderr().unwrap()).lines().map_while(Result::ok);
+    let mut said = String::new();
+    let ready = log.any(|line| {
+        said = format!("{said}{line}\n");
+        line.ends_with(" ready")
+    });
+    assert!(ready, "the daemon has ended: {said}");
+    std::thread::spawn(move || log.for_each(|line| println!("{line}")));
+    child
+}
+
+/// The process that a status names.
+pub(crate) fn pid_in(status: &Value) -> Pid {
+    Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap()
+}
+
+/// Sends a signal that ends a daemon, and waits until it has gone; `first` is the process that was started,
+/// which is the daemon unless there was an upgrade.
+pub(crate) fn end(pid: Pid, signal: Signal, first: &mut Option<Child>) {
+    kill_process(pid, signal).unwrap();
+    let start = Instant::now();
+    while is_running(pid.as_raw_nonzero().get().unsigned_abs()) {
+        assert!(start.elapsed() < PATIENCE, "process {pid:?} does not end");
+        if let Some(child) = first {
+            let _ = child.wait_timeout(Duration::ZERO);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    *first = None;
 }
 
 /// Of a process whose first thread has ended others may still run, and hold its files.

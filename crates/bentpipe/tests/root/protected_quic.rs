@@ -1,7 +1,6 @@
 //! A download by QUIC over protected legs, whose boxes are reloaded, upgraded, stopped for seconds, killed and
 //! started again, and taken away: the connection lives, and what arrives is what was sent.
 
-use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -14,7 +13,7 @@ use bentpipe_testbed::{Child, Namespace, Need, Subnet, default_route, forwarding
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::operated::{PATIENCE, is_running};
+use crate::operated::{PATIENCE, end, pid_in, spawn_until_ready};
 
 const NEEDS: &[Need] =
     &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
@@ -57,18 +56,8 @@ impl End {
 
     fn start(&mut self) {
         let mut command = self.host.command(env!("CARGO_BIN_EXE_bentpipe"));
-        command.args(["run", "-c"]).arg(self.path("bentpipe.toml"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = Child::spawn(command).unwrap();
-        let mut log = BufReader::new(child.stderr().unwrap()).lines().map_while(Result::ok);
-        let mut said = String::new();
-        let ready = log.any(|line| {
-            said = format!("{said}{line}\n");
-            line.ends_with(" ready")
-        });
-        assert!(ready, "the daemon has ended: {said}");
-        std::thread::spawn(move || log.for_each(|line| println!("{line}")));
-        self.first = Some(child);
+        command.args(["run", "-c"]).arg(self.path("bentpipe.toml")).stdout(Stdio::null());
+        self.first = Some(spawn_until_ready(command));
     }
 
     fn command(&self, arguments: &[&str]) -> Output {
@@ -83,8 +72,7 @@ impl End {
 
     /// The process that serves now.
     fn pid(&self) -> Pid {
-        let status = self.status().expect("a daemon answers");
-        Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap()
+        pid_in(&self.status().expect("a daemon answers"))
     }
 
     fn protects(&self, wanted: bool) {
@@ -96,28 +84,16 @@ impl End {
         }
     }
 
-    /// Sends a signal that ends the process, and waits until it has gone.
     fn end(&mut self, signal: Signal) {
-        let pid = self.pid();
-        kill_process(pid, signal).unwrap();
-        let start = Instant::now();
-        while is_running(pid.as_raw_nonzero().get().unsigned_abs()) {
-            assert!(start.elapsed() < PATIENCE, "{pid:?} does not end");
-            if let Some(child) = &mut self.first {
-                let _ = child.wait_timeout(Duration::ZERO);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        self.first = None;
+        end(self.pid(), signal, &mut self.first);
     }
 }
 
 impl Drop for End {
     fn drop(&mut self) {
         // After an upgrade the daemon is nobody's child.
-        let pid = self.status().and_then(|status| Pid::from_raw(status["pid"].as_i64()? as i32));
-        if let Some(pid) = pid {
-            let _ = kill_process(pid, Signal::TERM);
+        if let Some(status) = self.status() {
+            let _ = kill_process(pid_in(&status), Signal::TERM);
         }
     }
 }

@@ -36,7 +36,7 @@ mod thread;
 mod watchdog;
 mod xcp_router;
 
-pub use protect::checks as protected_legs;
+pub use protect::checks as check_protected_legs;
 
 /// A helper of the daemon. It stops when it is dropped.
 pub(crate) trait Service: fmt::Debug + Send + Sync {

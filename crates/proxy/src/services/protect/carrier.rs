@@ -322,8 +322,9 @@ impl Carrier {
 
     /// Sends what waits at once: nobody goes on with the queue.
     fn flush(&mut self) {
+        // Without a rate nothing is held back; the next tick, if there is one, sets it anew.
+        (self.pacer, self.rate) = (Pacer::default(), None);
         while self.leg.is_alive(now()) && !self.queue.is_empty() {
-            self.pacer = Pacer::default();
             let before = self.queue.len();
             self.send();
             if self.queue.len() == before {

@@ -85,26 +85,43 @@ fn ask(title: &str, settings: &ProtectSettings, mut transport: Transport, secret
             }
             Check::pass(title, found)
         }
-        Err(reason) => Check::fail(
-            title,
-            format!("{reason}; its packets would cross the leg unprotected"),
-            format!(
-                "bentpipe on {peer} with this host as its peer, the same key, cipher and port; UDP port {port} open \
-                 from one to the other in the firewalls of both (there `bentpipe doctor -c FILE` says the same)"
-            ),
-        ),
+        Err(why) => {
+            let found = format!("{why}; until it does, what becomes of packets is for when_silent to say");
+            let fix = format!(
+                "bentpipe on {peer} with this host as its peer, the same key, cipher and port; UDP port {port} \
+                 open from one to the other in the firewalls of both (`bentpipe doctor -c FILE` there, too)"
+            );
+            match why {
+                // One box is always the first.
+                Unanswered::Silent | Unanswered::OneWay => Check::warn(title, found, fix),
+                Unanswered::Refused(_) | Unanswered::NoEntropy(_) => Check::fail(title, found, fix),
+            }
+        }
     }
 }
 
-/// Until the peer has answered one of our hellos: how long that took. Else why it has not.
-fn answer(transport: &Transport, secret: &Secret) -> Result<Duration, String> {
+/// Why a peer has not answered a hello.
+#[derive(Debug, thiserror::Error)]
+enum Unanswered {
+    #[error("the peer has not answered within {}", Span(PATIENCE))]
+    Silent,
+    #[error("the peer says hello, and has not answered ours within {}", Span(PATIENCE))]
+    OneWay,
+    #[error("what comes from the peer is refused: {0}")]
+    Refused(FrameError),
+    #[error("there are no random numbers to ask with: {0}")]
+    NoEntropy(std::io::Error),
+}
+
+/// Until the peer has answered one of our hellos: how long that took.
+fn answer(transport: &Transport, secret: &Secret) -> Result<Duration, Unanswered> {
     let begun = Instant::now();
     let (mut asked, mut refused, mut heard) = (Vec::<(Instant, Leg)>::new(), None::<FrameError>, false);
     let (mut buffer, mut frame) = (vec![0; 1 << 16], Vec::new());
     while begun.elapsed() < PATIENCE {
         let now = Time::from_nanos(begun.elapsed().as_nanos() as u64);
         if asked.last().is_none_or(|(at, _)| at.elapsed() >= INTERVAL) {
-            let entropy = entropy().map_err(|error| format!("there are no random numbers: {error}"))?;
+            let entropy = entropy().map_err(Unanswered::NoEntropy)?;
             let mut leg = Leg::new(LegConfig::default(), secret.clone(), entropy);
             if leg.poll(now, &mut frame, || None).is_some() {
                 transport.send(&frame);
@@ -123,8 +140,8 @@ fn answer(transport: &Transport, secret: &Secret) -> Result<Duration, String> {
         std::thread::sleep(POLL);
     }
     Err(match (heard, refused) {
-        (true, _) => "the peer says hello, and does not hear ours".to_owned(),
-        (false, Some(error)) => format!("what comes from the peer is refused: {error}"),
-        (false, None) => format!("the peer has not answered within {}", Span(PATIENCE)),
+        (true, _) => Unanswered::OneWay,
+        (false, Some(error)) => Unanswered::Refused(error),
+        (false, None) => Unanswered::Silent,
     })
 }
