@@ -17,7 +17,7 @@ use crate::wireguard::WireGuard;
 /// The addresses inside, the server's and the client's.
 const INSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 97, 0, 1), Ipv4Addr::new(10, 97, 0, 2)];
 /// The longest packet inside, bytes. WireGuard adds 60 to it over IPv4 and ESP up to 57, so that what crosses
-/// the link fits into a protected leg, whose MTU is 1426, as well as into one that is not.
+/// the link fits into a protected leg, whose MTU is 1436, as well as into one that is not.
 pub const MTU: u32 = 1360;
 /// The server's port.
 const PORT: u16 = 80;

@@ -5,11 +5,12 @@
 //!
 //! ```text
 //! hello     │ 0x10 │ cipher 1 │ nonce 16 │ number 8 │ sealed: flags 1, echo 16                       │ tag 16 │
-//! source    │ 0x11 latency, 0x12 bulk │ key id 2 │ number, lower 4 │ sealed: ESI, lower 4; IP packet  │ tag 16 │
-//! repair    │ 0x13 latency, 0x14 bulk │ key id 2 │ number, lower 4 │ sealed: key 2, window, symbol    │ tag 16 │
-//! report    │ 0x15 │ key id 2 │ number, lower 4 │ sealed: see `Report`                                │ tag 16 │
-//! contexts  │ 0x16 │ key id 2 │ number, lower 4 │ sealed: CID 1, generation 2, length 1, template; …  │ tag 16 │
-//! window    │ first ESI, lower 4 │ ranges 1 │ length 2 │ then for each further range: gap 2, length 2 │
+//! source    │ 0x11 latency, 0x12 bulk │ key id 1 │ number, lower 3 │ sealed: ESI, lower 3; IP packet  │ tag 16 │
+//! repair    │ 0x13 latency, 0x14 bulk │ key id 1 │ number, lower 3 │ sealed: key 2, window, symbol    │ tag 16 │
+//! report    │ 0x15 │ key id 1 │ number, lower 3 │ sealed: see `Report`                                │ tag 16 │
+//! contexts  │ 0x16 │ key id 1 │ number, lower 3 │ sealed: CID 1, generation 2, length 1, template; …  │ tag 16 │
+//! window    │ first ESI, lower 3 │ further ranges 4 bits, length 12 bits │ for each further one: gap 1, length 1 │
+//! requests  │ first ESI, lower 4 │ ranges 1 │ length 2 │ then for each further one: gap 2, length 2 │
 //! ```
 //!
 //! Without a cipher there are no tags.
@@ -19,15 +20,15 @@ use std::ops::Range;
 use crate::compress::{ContextId, MAX_CONFIRMATIONS, MAX_OPENINGS};
 use crate::header::Template;
 use crate::window::{Esi, Window};
-use crate::wire::{FrameError, HEADER, TAG, VERSION, expand_low};
+use crate::wire::{FrameError, HEADER, SHORT, TAG, VERSION, expand_low, expand_short, short};
 
 /// Bytes that a frame adds to a packet at most: those around a repair symbol with all ranges. The MTU of the
 /// leg less this, and less the headers that carry frames (28 bytes of IPv4 and UDP), is the longest packet:
 /// the form of an IP packet is never longer than itself, that of other bytes is by one.
-pub const MAX_OVERHEAD: usize = HEADER + 2 + 5 + 2 + 4 * (Window::MAX_RANGES - 1) + 2 + TAG;
+pub const MAX_OVERHEAD: usize = HEADER + 2 + SHORT + 2 + 2 * (Window::MAX_RANGES - 1) + 2 + TAG;
 
 /// Bytes that the source frame adds to its packet.
-pub const SOURCE_OVERHEAD: usize = HEADER + 4 + TAG;
+pub const SOURCE_OVERHEAD: usize = HEADER + SHORT + TAG;
 
 /// Ranges of packets that one report asks for at most.
 pub const MAX_REQUESTS: usize = 48;
@@ -49,6 +50,9 @@ impl Class {
         self as usize
     }
 }
+
+/// Bits of the length of a window's first range; the others of the 16 count further ranges.
+const LENGTH_BITS: u32 = 12;
 
 /// The kinds of frames: the lower half of the first byte.
 mod kind {
@@ -163,14 +167,13 @@ impl<'a> Frame<'a> {
         let class = |kinds: [u8; 2]| Class::ALL.into_iter().find(|class| kinds[class.index()] == head & 15);
         if let Some(class) = class(kind::SOURCE) {
             reader.what = "packet number";
-            let esi = reader.esi(expected.theirs[class.index()])?;
+            let esi = reader.short_esi(expected.theirs[class.index()])?;
             return Ok(Frame::Source { class, esi, packet: reader.rest });
         }
         if let Some(class) = class(kind::REPAIR) {
             reader.what = "window";
             let key = reader.u16()?;
-            let ranges = reader.ranges(Window::MAX_RANGES, expected.theirs[class.index()])?;
-            let window = Window::new(ranges).ok_or(FrameError::Malformed("a window that is none"))?;
+            let window = reader.window(expected.theirs[class.index()])?;
             return Ok(Frame::Repair { class, key, window, symbol: reader.rest });
         }
         if head & 15 == kind::REPORT {
@@ -187,13 +190,22 @@ impl<'a> Frame<'a> {
 
 /// Appends the content of a source frame.
 pub(crate) fn write_source(out: &mut Vec<u8>, esi: Esi, packet: &[u8]) {
-    out.extend_from_slice(&(esi as u32).to_be_bytes());
+    out.extend_from_slice(&short(esi));
     out.extend_from_slice(packet);
 }
 
 /// Appends the content of a repair frame before its symbol, with a key that is filled in later.
 pub(crate) fn write_window(out: &mut Vec<u8>, window: &Window) {
-    write_ranges(out, window.ranges());
+    let ranges = window.ranges();
+    out.extend_from_slice(&short(window.first()));
+    let [first, further @ ..] = ranges else { return };
+    let head = (further.len() as u16) << LENGTH_BITS | (first.end - first.start) as u16;
+    out.extend_from_slice(&head.to_be_bytes());
+    let mut end = first.end;
+    for range in further {
+        out.extend_from_slice(&[(range.start - end) as u8, (range.end - range.start) as u8]);
+        end = range.end;
+    }
 }
 
 /// Appends the content of a frame that tells contexts.
@@ -297,9 +309,31 @@ impl Reader<'_> {
     }
 
     fn esi(&mut self, expected: Esi) -> Result<Esi, FrameError> {
-        let esi = expand_low(self.u32()?, expected);
+        Self::checked(expand_low(self.u32()?, expected))
+    }
+
+    fn checked(esi: Option<Esi>) -> Result<Esi, FrameError> {
         // No session lives so long; what is added to a number never overflows.
         esi.filter(|esi| *esi < 1 << 62).ok_or(FrameError::Malformed("a packet number below zero"))
+    }
+
+    fn short_esi(&mut self, expected: Esi) -> Result<Esi, FrameError> {
+        Self::checked(expand_short(self.take()?, expected))
+    }
+
+    fn window(&mut self, expected: Esi) -> Result<Window, FrameError> {
+        let mut end = self.short_esi(expected)?;
+        let head = self.u16()?;
+        let first = end..end + Esi::from(head & ((1 << LENGTH_BITS) - 1));
+        end = first.end;
+        let mut ranges = vec![first];
+        for _ in 0..head >> LENGTH_BITS {
+            let [gap, length] = self.take()?;
+            let start = end + Esi::from(gap);
+            end = start + Esi::from(length);
+            ranges.push(start..end);
+        }
+        Window::new(ranges).ok_or(FrameError::Malformed("a window that is none"))
     }
 
     fn id(&mut self) -> Result<ContextId, FrameError> {
@@ -399,7 +433,7 @@ mod tests {
         #[test]
         fn sources_and_repairs_read_back_as_written(
             esi in 1u64 << 34..1 << 40,
-            steps in proptest::collection::vec((1u16..500, 1u16..200), 1..=Window::MAX_RANGES),
+            steps in proptest::collection::vec((1u16..256, 1u16..256), 1..=Window::MAX_RANGES),
             key: u16,
             content in proptest::collection::vec(any::<u8>(), 0..50),
             bulk: bool,
@@ -450,10 +484,16 @@ mod tests {
         says(is_hello(&[0x25]).unwrap_err(), "version 2");
         says(is_hello(&[0x1f]).unwrap_err(), "kind 15");
         let parse = |head, body: &[u8]| Frame::parse(head, body, &Expected::default()).unwrap_err();
-        says(parse(source_head(Class::Bulk), &[0; 3]), "3 bytes ends within its packet number");
-        says(parse(repair_head(Class::Bulk), &[0, 0, 0, 0, 0, 0, 5]), "too many ranges");
+        says(parse(source_head(Class::Bulk), &[0; 2]), "2 bytes ends within its packet number");
+        says(parse(repair_head(Class::Bulk), &[0, 0, 0, 0, 0, 0x40]), "ends within its window");
         says(parse(repair_head(Class::Bulk), &[0, 0, 0, 0, 0, 0, 0]), "a window that is none");
-        says(parse(repair_head(Class::Bulk), &[0, 0, 0, 0, 0, 0, 1, 0, 0]), "empty");
+        says(parse(repair_head(Class::Bulk), &[0, 0, 0, 0, 0, 0x10, 1, 0, 1]), "a window that is none");
+        let five = [&[0, 0, 0, 0, 0, 0x40, 1][..], &[1; 8]].concat();
+        says(parse(repair_head(Class::Bulk), &five), "a window that is none");
         says(parse(source_head(Class::Bulk), &[255; 4]), "below zero");
+        let requests = [&[0; 36 + 16][..], &[0, 0, 0, 0, MAX_REQUESTS as u8 + 1]].concat();
+        says(parse(REPORT, &requests), "too many ranges");
+        let requests = [&[0; 36 + 16][..], &[0, 0, 0, 0, 1, 0, 0]].concat();
+        says(parse(REPORT, &requests), "empty");
     }
 }

@@ -164,7 +164,7 @@ impl Handshake {
         &mut self,
         frame: &'a mut [u8],
     ) -> Result<(Box<Session>, u64, &'a [u8]), FrameError> {
-        let id = frame.get(1..3).map_or(0, |id| u16::from_be_bytes([id[0], id[1]]));
+        let id = frame.get(1).copied().unwrap_or_default();
         let prepared = self.prepared.as_mut().ok_or(FrameError::UnknownKey { id })?;
         let (number, body) = prepared.opener.open(frame)?;
         let session = self.prepared.take().ok_or(FrameError::UnknownKey { id })?;

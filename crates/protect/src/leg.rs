@@ -21,7 +21,7 @@ use crate::wire::FrameError;
 pub const SILENCE: Duration = Duration::from_millis(1800);
 /// How often a box says something if nothing else is to be said, hello or report: seven may be lost in a row.
 const KEEPALIVE: Duration = Duration::from_millis(250);
-/// Reports while frames come: this share of a round trip, within these limits.
+/// Reports while frames come: this share of a round trip, within these limits; half as often if they only go.
 const REPORTS_IN_RTT: u32 = 8;
 const REPORT_INTERVAL: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(20)..=Duration::from_millis(100);
@@ -99,8 +99,10 @@ pub struct Leg {
 #[derive(Debug, Default)]
 struct ReportTimer {
     last: Option<Time>,
-    /// Something has come or was sent since the last one.
+    /// Something has come since the last one.
     news: bool,
+    /// Something was sent since the last one.
+    sent: bool,
     /// Something is to be asked for.
     urgent: bool,
 }
@@ -108,11 +110,12 @@ struct ReportTimer {
 impl ReportTimer {
     fn due(&self, rtt: Duration) -> Time {
         let Some(last) = self.last else { return Time::ZERO };
+        let usual = (rtt / REPORTS_IN_RTT).clamp(*REPORT_INTERVAL.start(), *REPORT_INTERVAL.end());
         let interval = match self {
             Self { urgent: true, .. } => URGENT_REPORT_INTERVAL,
-            Self { news: true, .. } => {
-                (rtt / REPORTS_IN_RTT).clamp(*REPORT_INTERVAL.start(), *REPORT_INTERVAL.end())
-            }
+            Self { news: true, .. } => usual,
+            // Only that packets have been sent, which the packets say themselves unless the last ones are lost.
+            Self { sent: true, .. } => 2 * usual,
             _ => KEEPALIVE,
         };
         last + interval
@@ -226,7 +229,7 @@ impl Leg {
         }
         if let Some((class, packet)) = next() {
             let esi = self.sender.push(class, packet, now, rtt);
-            self.report.news = true;
+            self.report.sent = true;
             self.seal_source(class, esi, sealer, out);
             self.sender.on_sent(None);
             return Some(Sent::Source);
@@ -285,7 +288,7 @@ impl Leg {
             return Ok(());
         }
         let head = frame[0];
-        let id = frame.get(1..3).map(|id| u16::from_be_bytes([id[0], id[1]]));
+        let id = frame.get(1).copied();
         let Some(session) = self.session.as_mut().filter(|session| id == Some(session.opener.id())) else {
             let (session, number, body) = self.handshake.on_frame(frame)?;
             self.begin(*session, now);

@@ -16,7 +16,7 @@
 use ring::aead::{self, Aad, LessSafeKey, Nonce as AeadNonce, UnboundKey};
 use ring::hkdf::{self, HKDF_SHA256, KeyType, Prk, Salt};
 
-use crate::wire::{FrameError, HEADER, TAG, expand_low};
+use crate::wire::{FrameError, HEADER, TAG, expand_short, short};
 
 /// Frames that share a key, as a power of two.
 const EPOCH_BITS: u32 = 24;
@@ -92,9 +92,9 @@ impl Secret {
     /// The key schedule of what a box says under `context`.
     pub(crate) fn schedule(&self, context: &[&[u8]]) -> Schedule {
         let prk = Salt::new(HKDF_SHA256, &context.concat()).extract(&self.key);
-        let mut id = [0; 2];
+        let mut id = [0];
         expand(&prk, &[b"id"], &mut id);
-        Schedule { prk, cipher: self.cipher, id }
+        Schedule { prk, cipher: self.cipher, id: id[0] }
     }
 }
 
@@ -117,13 +117,15 @@ fn expand(prk: &Prk, info: &[&[u8]], out: &mut [u8]) {
 pub(crate) struct Schedule {
     prk: Prk,
     cipher: Cipher,
-    id: [u8; 2],
+    id: u8,
 }
 
 impl Schedule {
-    /// 16 bits that tell keys apart without being one.
-    pub(crate) fn id(&self) -> u16 {
-        u16::from_be_bytes(self.id)
+    /// A byte that tells keys apart without being one. One session in 256 has that of the session before; then
+    /// the last frames of the old one are refused as not authentic, and a new one begins by a hello and not by
+    /// its first frame.
+    pub(crate) fn id(&self) -> u8 {
+        self.id
     }
 
     /// Random-looking bytes that nobody without the secret can predict.
@@ -215,9 +217,8 @@ impl Sealer {
             self.key = self.schedule.epoch(number >> EPOCH_BITS);
         }
         out.clear();
-        out.push(head);
-        out.extend_from_slice(&self.schedule.id);
-        out.extend_from_slice(&(number as u32).to_be_bytes());
+        out.extend_from_slice(&[head, self.schedule.id]);
+        out.extend_from_slice(&short(number));
         body(out);
         self.key.seal(number, out, 0, HEADER);
     }
@@ -244,7 +245,7 @@ impl Opener {
     }
 
     /// The key id that its frames have.
-    pub fn id(&self) -> u16 {
+    pub fn id(&self) -> u8 {
         self.schedule.id()
     }
 
@@ -257,12 +258,11 @@ impl Opener {
         let Some(header) = frame.first_chunk::<HEADER>() else {
             return Err(FrameError::Truncated { what: "header", bytes: frame.len() });
         };
-        let [_, id_0, id_1, low @ ..] = *header;
-        let id = u16::from_be_bytes([id_0, id_1]);
+        let [_, id, low @ ..] = *header;
         if id != self.id() {
             return Err(FrameError::UnknownKey { id });
         }
-        let number = expand_low(u32::from_be_bytes(low), self.window.end()).ok_or(FrameError::Old)?;
+        let number = expand_short(low, self.window.end()).ok_or(FrameError::Old)?;
         self.window.check(number)?;
         let epoch = number >> EPOCH_BITS;
         let Some(cached) = self.keys.iter().position(|key| key.epoch == epoch) else {
@@ -369,7 +369,7 @@ mod tests {
         let (mut sealer, mut opener) = pair(Cipher::Aes128Gcm);
         for epoch in [0, 1, 2, 255, 256] {
             sealer.skip_to((epoch << EPOCH_BITS) + (1 << EPOCH_BITS) - 1);
-            // Numbers are told by their lower half, so that one must not fall behind by 2³¹.
+            // Numbers are told by their last 24 bits, so that one must not fall behind by 2²³.
             opener.window.set(sealer.next - 100);
             let [mut before, mut after] = [b"before", b" after"].map(|body| sealed(&mut sealer, body));
             assert_eq!(opener.open(&mut after).unwrap().0, (epoch + 1) << EPOCH_BITS);
@@ -390,7 +390,7 @@ mod tests {
             assert!(matches!(opener.open(&mut frame.clone()), Err(FrameError::UnknownKey { .. })));
             // Even if the ids were the same.
             let mut forged = frame.clone();
-            forged[1..3].copy_from_slice(&opener.schedule.id);
+            forged[1] = opener.schedule.id;
             assert_eq!(opener.open(&mut forged).unwrap_err(), FrameError::NotAuthentic);
         }
     }

@@ -20,18 +20,25 @@ impl Window {
     /// Symbols of a window at most. The field of RFC 8681 §4.1.3 (NSS) would allow 4095; but what a window
     /// costs its receiver grows with it.
     pub const MAX_SYMBOLS: u64 = 1024;
-    /// Ranges of a window at most: each makes a frame longer by four bytes.
+    /// Ranges of a window at most: each further one makes a frame longer by two bytes.
     pub const MAX_RANGES: usize = 4;
+    /// The length of a range behind the first one, and the gap before it, at most: what a byte holds.
+    pub const MAX_FURTHER: u64 = 255;
 
-    /// The window of these ranges, if they are ascending, not empty, do not touch, and are not too many.
+    /// The window of these ranges, if they are ascending, not empty, do not touch, and are neither too many, too
+    /// long nor too far apart.
     pub fn new(ranges: Vec<Range<Esi>>) -> Option<Self> {
         let ascending = ranges.windows(2).all(|pair| pair[0].end < pair[1].start);
         let filled = ranges.iter().all(|range| range.start < range.end);
-        let fits = (1..=Self::MAX_RANGES).contains(&ranges.len()) && filled && {
+        let short = |pair: &[Range<Esi>]| {
+            pair[1].start - pair[0].end <= Self::MAX_FURTHER && pair[1].end - pair[1].start <= Self::MAX_FURTHER
+        };
+        let told = ascending && filled && ranges.windows(2).all(short);
+        let fits = (1..=Self::MAX_RANGES).contains(&ranges.len()) && told && {
             let symbols = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.end - range.start));
             symbols.is_some_and(|symbols| symbols <= Self::MAX_SYMBOLS)
         };
-        (ascending && fits).then_some(Self { ranges })
+        fits.then_some(Self { ranges })
     }
 
     /// The window of these ascending numbers; those that do not fit any more are left out. `None` without
@@ -42,10 +49,14 @@ impl Window {
             if count as u64 == Self::MAX_SYMBOLS {
                 break;
             }
+            let is_first = ranges.len() == 1;
             let full = ranges.len() == Self::MAX_RANGES;
             match ranges.last_mut() {
-                Some(last) if last.end == esi => last.end += 1,
                 Some(last) if last.end > esi => return None,
+                Some(last) if last.end == esi && (is_first || last.end - last.start < Self::MAX_FURTHER) => {
+                    last.end += 1;
+                }
+                Some(last) if last.end == esi || esi - last.end > Self::MAX_FURTHER => break,
                 _ if full => break,
                 _ => ranges.push(esi..esi + 1),
             }
@@ -105,6 +116,10 @@ mod tests {
         ] {
             assert_eq!(of(ranges), None, "{ranges:?}");
         }
+        let far = Window::MAX_FURTHER + 1;
+        assert_eq!(of(&[(3, 4), (4 + far, 5 + far)]), None, "too far apart");
+        assert_eq!(of(&[(3, 4), (5, 5 + far)]), None, "too long");
+        assert!(of(&[(3, 4), (3 + far, 2 + 2 * far)]).is_some());
         let many: Vec<_> = (0..5).map(|i| 2 * i..2 * i + 1).collect();
         assert_eq!(Window::new(many), None);
         assert_eq!(Window::of([]), None);
@@ -115,5 +130,7 @@ mod tests {
     fn numbers_that_do_not_fit_are_left_out() {
         assert_eq!(Window::of((0..100).map(|i| 2 * i)).unwrap().ranges().len(), Window::MAX_RANGES);
         assert_eq!(Window::of(0..5000).unwrap().count(), Window::MAX_SYMBOLS);
+        assert_eq!(Window::of([1, 2, 300]).unwrap().ranges(), [1..3]);
+        assert_eq!(Window::of([1].into_iter().chain(3..900)).unwrap().ranges(), [1..2, 3..258]);
     }
 }

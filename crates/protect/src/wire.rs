@@ -3,8 +3,10 @@
 /// The version of the protocol, which both boxes must share.
 pub const VERSION: u8 = 1;
 
-/// Bytes of the header of a sealed frame: version and kind, key id, lower half of the number.
-pub const HEADER: usize = 1 + 2 + 4;
+/// Bytes of the header of a sealed frame: version and kind, key id, end of the number.
+pub const HEADER: usize = 1 + 1 + SHORT;
+/// Bytes of a number of which only the end is told: that of a frame, and that of a packet.
+pub(crate) const SHORT: usize = 3;
 /// Bytes of the tag that authenticates a frame.
 pub const TAG: usize = 16;
 
@@ -13,6 +15,22 @@ pub const TAG: usize = 16;
 pub(crate) fn expand_low(low: u32, expected: u64) -> Option<u64> {
     let difference = low.wrapping_sub(expected as u32) as i32;
     expected.checked_add_signed(i64::from(difference))
+}
+
+/// The same for the lower 24 bits: the number is within 2²³ of `expected`. A sender that goes on without an
+/// answer stops after two seconds ([`SILENCE`](crate::leg::SILENCE)), and so does not get so far ahead.
+pub(crate) fn expand_short(low: [u8; SHORT], expected: u64) -> Option<u64> {
+    let [a, b, c] = low;
+    // The signs of the differences are in the uppermost bits.
+    let low = u32::from_be_bytes([a, b, c, 0]);
+    let difference = low.wrapping_sub((expected as u32) << 8) as i32 >> 8;
+    expected.checked_add_signed(i64::from(difference))
+}
+
+/// The lower 24 bits.
+pub(crate) fn short(number: u64) -> [u8; SHORT] {
+    let [.., a, b, c] = number.to_be_bytes();
+    [a, b, c]
 }
 
 /// Why a frame is not taken.
@@ -44,10 +62,10 @@ pub enum FrameError {
         ours: u8,
     },
     /// It belongs to no session that is known: one before a restart, or one of others.
-    #[error("the frame belongs to no session with this peer (key id {id:#06x})")]
+    #[error("the frame belongs to no session with this peer (key id {id:#04x})")]
     UnknownKey {
         /// The id in the frame.
-        id: u16,
+        id: u8,
     },
     /// It was changed on its way, or is of someone who has another key.
     #[error("the frame is not authentic: it was changed, or the peer has another key")]
@@ -81,6 +99,13 @@ mod tests {
             let number = expected.checked_add_signed(ahead);
             let low = expected.wrapping_add_signed(ahead) as u32;
             prop_assert_eq!(expand_low(low, expected), number);
+        }
+
+        #[test]
+        fn the_last_three_bytes_tell_the_number(expected in 0u64..1 << 50, ahead in -(1i64 << 23)..1 << 23) {
+            let number = expected.checked_add_signed(ahead);
+            let low = short(expected.wrapping_add_signed(ahead));
+            prop_assert_eq!(expand_short(low, expected), number);
         }
     }
 }

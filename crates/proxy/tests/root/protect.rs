@@ -311,7 +311,7 @@ fn the_peer_is_asked_without_a_session() {
     let mut far = scene.far.try_daemon(&config(2, &key_file(0))).unwrap();
     let answer = ask(0);
     assert!(answer.ok && !answer.warning && answer.found.contains("10.77.3.2 answers after"), "{answer:?}");
-    assert!(answer.found.contains("packets of up to 1426 bytes fit"), "{answer:?}");
+    assert!(answer.found.contains("packets of up to 1436 bytes fit"), "{answer:?}");
     let other = ask(1);
     assert!(!other.ok && other.found.contains("the peer has another key"), "{other:?}");
     assert_eq!(far.counter("sessions"), 0);
