@@ -25,6 +25,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use bentpipe_units::Time;
+use serde::{Deserialize, Serialize};
 
 use crate::header::{Form, Template, whole};
 use crate::window::Esi;
@@ -43,7 +44,7 @@ const SEEN: usize = 256;
 const MARGIN: Duration = Duration::from_millis(120);
 
 /// A context that is told or confirmed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextId {
     /// Its number.
     pub cid: u8,
@@ -52,7 +53,7 @@ pub struct ContextId {
 }
 
 /// The contexts of what a box sends.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Compressor {
     most: usize,
     contexts: Vec<Context>,
@@ -62,7 +63,7 @@ pub struct Compressor {
     seen: Vec<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Context {
     template: Template,
     generation: u16,
@@ -209,13 +210,13 @@ impl Context {
 }
 
 /// The contexts of what the peer sends.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Expander {
     contexts: Vec<Option<Known>>,
     to_confirm: Vec<ContextId>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Known {
     template: Template,
     generation: u16,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::compress::MAX_CONTEXTS;
 use crate::encoder::Memory;
 use crate::frame::Class;
@@ -60,7 +62,7 @@ impl Config {
 }
 
 /// The settings of a class.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ClassConfig {
     /// Packets that a repair symbol combines at most; 1024 or fewer.
     pub window: u64,

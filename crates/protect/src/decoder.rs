@@ -8,6 +8,9 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
 use crate::coefficients::coefficients;
 use crate::encoder::{LENGTH_BYTES, Memory, add_symbol};
 use crate::gf256::{inverse, mul, mul_add, scale};
@@ -31,10 +34,10 @@ pub enum Outcome {
 }
 
 /// Puts packets together again.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Decoder {
     /// From `base` on; `None` is unknown.
-    packets: VecDeque<Option<Vec<u8>>>,
+    packets: VecDeque<Option<ByteBuf>>,
     base: Esi,
     bytes: usize,
     memory: Memory,
@@ -43,10 +46,11 @@ pub struct Decoder {
 }
 
 /// The sum of some unknown symbols times coefficients is `sum`.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Equation {
     /// Ascending by number; none is 0, and the first one is 1.
     terms: Vec<(Esi, u8)>,
+    #[serde(with = "serde_bytes")]
     sum: Vec<u8>,
 }
 
@@ -143,7 +147,7 @@ impl Decoder {
     /// A packet that has arrived or has been recovered, unless it is forgotten.
     pub fn packet(&self, esi: Esi) -> Option<&[u8]> {
         let index = usize::try_from(esi.checked_sub(self.base)?).ok()?;
-        self.packets.get(index)?.as_deref()
+        self.packets.get(index)?.as_ref().map(|packet| packet.as_slice())
     }
 
     /// How many equations there are; each makes up for one symbol that is unknown.
@@ -265,7 +269,7 @@ impl Decoder {
     fn set_known(&mut self, esi: Esi, packet: Vec<u8>, known: &mut Vec<Esi>) {
         let index = (esi - self.base) as usize;
         self.bytes += packet.len();
-        self.packets[index] = Some(packet);
+        self.packets[index] = Some(packet.into());
         known.push(esi);
     }
 

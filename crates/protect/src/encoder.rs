@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
 use crate::coefficients::coefficients;
 use crate::gf256::mul_add;
 use crate::window::{Esi, Window};
@@ -10,7 +13,7 @@ use crate::window::{Esi, Window};
 pub(crate) const LENGTH_BYTES: usize = 2;
 
 /// How much of the past one end of the code remembers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// Symbols at most.
     pub symbols: usize,
@@ -29,9 +32,9 @@ impl Memory {
 ///
 /// A source symbol is an IP packet with its length (16 bits) in front, followed by as many zeros as the
 /// longest symbol of a window needs: those are never written, as they change nothing.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Encoder {
-    packets: VecDeque<Vec<u8>>,
+    packets: VecDeque<ByteBuf>,
     /// The number of the first one of them.
     base: Esi,
     bytes: usize,
@@ -53,7 +56,7 @@ impl Encoder {
     pub fn push(&mut self, packet: Vec<u8>) -> Esi {
         assert!(packet.len() <= usize::from(u16::MAX), "an IP packet has {} bytes", packet.len());
         self.bytes += packet.len();
-        self.packets.push_back(packet);
+        self.packets.push_back(packet.into());
         while self.packets.len() > 1
             && (self.packets.len() > self.memory.symbols || self.bytes > self.memory.bytes)
         {
@@ -80,7 +83,7 @@ impl Encoder {
     /// A packet that is remembered.
     pub fn packet(&self, esi: Esi) -> Option<&[u8]> {
         let index = usize::try_from(esi.checked_sub(self.base)?).ok()?;
-        self.packets.get(index).map(Vec::as_slice)
+        self.packets.get(index).map(|packet| packet.as_slice())
     }
 
     /// Forgets the packets before this one.

@@ -17,6 +17,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::compress::{ContextId, MAX_CONFIRMATIONS, MAX_OPENINGS};
 use crate::header::Template;
 use crate::window::{Esi, Window};
@@ -34,7 +36,7 @@ pub const SOURCE_OVERHEAD: usize = HEADER + SHORT + TAG;
 pub const MAX_REQUESTS: usize = 48;
 
 /// What a packet needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Class {
     /// Delivered at once, repaired by the code alone.
     Latency,

@@ -21,8 +21,10 @@
 //!
 //! There is no Diffie–Hellman exchange: who learns the pre-shared key can read what was recorded before.
 
+use serde::{Deserialize, Serialize};
+
 use crate::frame::HELLO;
-use crate::seal::{Opener, Schedule, Sealer, Secret, SessionNonce};
+use crate::seal::{Opener, ReplayWindow, Schedule, Sealer, Secret, SessionNonce};
 use crate::wire::FrameError;
 
 /// Bytes of a hello before what is sealed.
@@ -40,6 +42,16 @@ pub struct Session {
     /// For what the peer sends.
     pub opener: Opener,
     nonces: (SessionNonce, SessionNonce),
+}
+
+/// A session's place in its keys: which nonces they are made of, and which numbers are used up.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SessionRecord {
+    nonces: (SessionNonce, SessionNonce),
+    proof: [u8; 16],
+    /// Frames that were sealed.
+    sent: u64,
+    came: ReplayWindow,
 }
 
 /// What a hello leads to.
@@ -173,18 +185,51 @@ impl Handshake {
     }
 
     fn session(&self, theirs: SessionNonce) -> Session {
-        let ours = self.unused;
+        self.session_of((self.unused, theirs), 0, ReplayWindow::default())
+    }
+
+    fn session_of(&self, nonces: (SessionNonce, SessionNonce), sent: u64, came: ReplayWindow) -> Session {
+        let (ours, theirs) = nonces;
         Session {
-            sealer: Sealer::new(self.secret.schedule(&[b"data", &ours, &theirs])),
-            opener: Opener::new(self.secret.schedule(&[b"data", &theirs, &ours])),
-            nonces: (ours, theirs),
+            sealer: Sealer::new(self.secret.schedule(&[b"data", &ours, &theirs]), sent),
+            opener: Opener::new(self.secret.schedule(&[b"data", &theirs, &ours]), came),
+            nonces,
         }
+    }
+
+    /// What tells whether two processes have the same secret, without telling the secret.
+    fn proof(&self, nonces: (SessionNonce, SessionNonce)) -> SessionNonce {
+        self.secret.schedule(&[b"handover", &nonces.0, &nonces.1]).derive(&[b"proof"])
+    }
+
+    /// What another process needs to go on with the session's keys; none of them is in it.
+    pub(crate) fn record(&self, session: &Session) -> SessionRecord {
+        let nonces = session.nonces;
+        let came = session.opener.window().clone();
+        SessionRecord { nonces, proof: self.proof(nonces), sent: session.sealer.count(), came }
+    }
+
+    /// The session of another process with the same secret.
+    pub(crate) fn resume(&mut self, record: SessionRecord) -> Option<Session> {
+        let SessionRecord { nonces, proof, sent, came } = record;
+        if proof != self.proof(nonces) {
+            return None;
+        }
+        let session = self.session_of(nonces, sent, came);
+        self.running = Some(nonces);
+        self.forget_heard();
+        Some(session)
     }
 
     fn begin(&mut self, session: &Session) {
         self.running = Some(session.nonces);
         self.forget_heard();
         self.draw();
+    }
+
+    /// The session that runs is over for us.
+    pub(crate) fn end(&mut self) {
+        self.running = None;
     }
 
     fn forget_heard(&mut self) {

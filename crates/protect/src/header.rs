@@ -12,6 +12,9 @@
 //! "don't fragment" (RFC 6864 §4.1), else ones. Lengths follow from that of the packet and the checksum of IPv4 from
 //! its header; that of UDP is carried, so that it protects data from end to end.
 
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
 use crate::ip::{IPV4_HEADER, IPV6_HEADER, UDP, checksum, has_ports};
 
 /// Bytes of a template at most: IPv6 and UDP.
@@ -31,7 +34,8 @@ const CARRIED: [u8; 2] = [0xff; 2];
 const DONT_FRAGMENT: u8 = 0x40;
 
 /// What the packets of a flow have in common.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "ByteBuf", into = "ByteBuf")]
 pub struct Template {
     length: u8,
     /// Zeros behind its length.
@@ -201,6 +205,20 @@ impl Template {
         out.extend_from_slice(&header[..self.len()]);
         out.extend_from_slice(rest);
         Some(())
+    }
+}
+
+impl From<Template> for ByteBuf {
+    fn from(template: Template) -> Self {
+        Self::from(template.as_bytes())
+    }
+}
+
+impl TryFrom<ByteBuf> for Template {
+    type Error = &'static str;
+
+    fn try_from(bytes: ByteBuf) -> Result<Self, &'static str> {
+        Self::parse(&bytes).ok_or("a template that is none")
     }
 }
 

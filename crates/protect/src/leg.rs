@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use bentpipe_units::Time;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::frame::{
     self, CONTEXTS, Class, Expected, Frame, REPORT, Report, repair_head, source_head, write_contexts,
     write_source, write_window,
 };
-use crate::handshake::{Greeting, Handshake, Session};
+use crate::handshake::{Greeting, Handshake, Session, SessionRecord};
 use crate::loss::{LossEstimate, LossMeter};
 use crate::receiver::{Receiver, ReceiverStats};
 use crate::seal::{Sealer, Secret};
@@ -63,7 +64,7 @@ pub struct LegStats {
 }
 
 /// Frames of the session that the peer has counted, as of its last report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PeerCounts {
     /// Those that came.
     pub received: u64,
@@ -77,6 +78,15 @@ pub struct Leg {
     config: Config,
     handshake: Handshake,
     session: Option<Session>,
+    state: State,
+    hello_at: Time,
+    answer: bool,
+    answered_at: Option<Time>,
+}
+
+/// Where the session is, but for its keys: what another process needs to go on with it.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
     sender: Sender,
     receiver: Receiver,
     meter: LossMeter,
@@ -87,16 +97,21 @@ pub struct Leg {
     refused: u64,
     /// When the last authentic frame came.
     heard_at: Option<Time>,
-    hello_at: Time,
-    answer: bool,
-    answered_at: Option<Time>,
     report: ReportTimer,
     /// `sent_at` of the peer's last report, and when it came.
     echo: Option<(u32, Time)>,
 }
 
+/// A session that another process goes on with, by [`Leg::resume`]. Who has written it must not send a frame of it
+/// any more.
+#[derive(Debug, Deserialize)]
+pub struct Handover {
+    keys: SessionRecord,
+    state: State,
+}
+
 /// When to report.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct ReportTimer {
     last: Option<Time>,
     /// Something has come since the last one.
@@ -128,27 +143,58 @@ impl Leg {
         Self {
             handshake: Handshake::new(secret, entropy),
             session: None,
-            sender: Sender::new(&config, LossEstimate::default()),
-            receiver: Receiver::new(&config),
-            meter: LossMeter::default(),
-            rtt: None,
-            reported: None,
-            sessions: 0,
-            refused: 0,
-            heard_at: None,
+            state: State {
+                sender: Sender::new(&config, LossEstimate::default()),
+                receiver: Receiver::new(&config),
+                meter: LossMeter::default(),
+                rtt: None,
+                reported: None,
+                sessions: 0,
+                refused: 0,
+                heard_at: None,
+                report: ReportTimer::default(),
+                echo: None,
+            },
             hello_at: Time::ZERO,
             answer: false,
             answered_at: None,
-            report: ReportTimer::default(),
-            echo: None,
             config,
         }
+    }
+
+    /// The session, for another process; `None` if none runs. If that process may have taken it and this one goes
+    /// on all the same, [`end_session`](Self::end_session) has to come first: no two frames of a session may have
+    /// the same number.
+    pub fn handover(&self) -> Option<impl Serialize + '_> {
+        #[derive(Serialize)]
+        struct Written<'a> {
+            keys: SessionRecord,
+            state: &'a State,
+        }
+        let keys = self.handshake.record(self.session.as_ref()?);
+        Some(Written { keys, state: &self.state })
+    }
+
+    /// Goes on with a session of another process, which had the same clock. Its settings hold until the session
+    /// ends. `false`, and nothing has changed, if that process had another secret.
+    pub fn resume(&mut self, handover: Handover) -> bool {
+        let Some(session) = self.handshake.resume(handover.keys) else { return false };
+        self.session = Some(session);
+        self.state = handover.state;
+        true
+    }
+
+    /// Ends the session; the next one begins as soon as the peer answers.
+    pub fn end_session(&mut self) {
+        self.session = None;
+        self.handshake.end();
+        self.hello_at = Time::ZERO;
     }
 
     /// Whether packets are protected: a session runs, and the peer has been heard of within [`SILENCE`].
     /// Without it, packets should pass unprotected or be dropped, and the leg must be polled all the same.
     pub fn is_alive(&self, now: Time) -> bool {
-        self.session.is_some() && self.heard_at.is_some_and(|at| now - at < SILENCE)
+        self.session.is_some() && self.state.heard_at.is_some_and(|at| now - at < SILENCE)
     }
 
     /// Whether a session runs, in which [`poll`](Self::poll) takes packets.
@@ -158,27 +204,27 @@ impl Leg {
 
     /// The smoothed round trip between the boxes, once it has been measured.
     pub fn rtt(&self) -> Option<Duration> {
-        self.rtt
+        self.state.rtt
     }
 
     /// The peer's last report in this session: its counts, the round trip that it measures, if it does, and
     /// when it came.
     pub fn reported(&self) -> Option<(PeerCounts, Option<Duration>, Time)> {
-        self.reported
+        self.state.reported
     }
 
     /// What is believed of losses in the direction to the peer.
     pub fn loss(&self) -> &LossEstimate {
-        &self.sender.estimate
+        &self.state.sender.estimate
     }
 
     /// What has been done so far.
     pub fn stats(&self) -> LegStats {
         LegStats {
-            sender: self.sender.stats,
-            receiver: self.receiver.stats,
-            sessions: self.sessions,
-            refused: self.refused,
+            sender: self.state.sender.stats,
+            receiver: self.state.receiver.stats,
+            sessions: self.state.sessions,
+            refused: self.state.refused,
         }
     }
 
@@ -198,7 +244,7 @@ impl Leg {
         if self.hello_due() <= now {
             return Some(self.hello(now, out));
         }
-        self.report.urgent |= self.receiver.on_timer(now, rtt);
+        self.state.report.urgent |= self.state.receiver.on_timer(now, rtt);
         let mut session = self.session.take()?;
         let sent = self.poll_session(&mut session.sealer, now, rtt, out, next);
         self.session = Some(session);
@@ -213,40 +259,40 @@ impl Leg {
         out: &mut Vec<u8>,
         next: impl FnOnce() -> Option<(Class, Vec<u8>)>,
     ) -> Option<Sent> {
-        if self.report.due(rtt) <= now {
+        if self.state.report.due(rtt) <= now {
             let report = self.compose_report(now, rtt);
             sealer.seal(REPORT, out, |out| report.write(out));
-            self.report = ReportTimer { last: Some(now), ..ReportTimer::default() };
+            self.state.report = ReportTimer { last: Some(now), ..ReportTimer::default() };
             return Some(Sent::Report);
         }
-        let contexts = self.sender.compressor.openings(now, rtt);
+        let contexts = self.state.sender.compressor.openings(now, rtt);
         if !contexts.is_empty() {
             sealer.seal(CONTEXTS, out, |out| write_contexts(out, &contexts));
             return Some(Sent::Contexts);
         }
-        if let Some(job) = self.sender.urgent(now, rtt) {
+        if let Some(job) = self.state.sender.urgent(now, rtt) {
             return self.perform(&job, sealer, out);
         }
         if let Some((class, packet)) = next() {
-            let esi = self.sender.push(class, packet, now, rtt);
-            self.report.sent = true;
+            let esi = self.state.sender.push(class, packet, now, rtt);
+            self.state.report.sent = true;
             self.seal_source(class, esi, sealer, out);
-            self.sender.on_sent(None);
+            self.state.sender.on_sent(None);
             return Some(Sent::Source);
         }
-        let job = self.sender.idle()?;
+        let job = self.state.sender.idle()?;
         self.perform(&job, sealer, out)
     }
 
     fn perform(&mut self, job: &Job, sealer: &mut Sealer, out: &mut Vec<u8>) -> Option<Sent> {
-        self.sender.on_sent(Some(job));
+        self.state.sender.on_sent(Some(job));
         match job {
             Job::Retransmit(class, esi) => {
                 self.seal_source(*class, *esi, sealer, out);
                 Some(Sent::Retransmission)
             }
             Job::Repair(class, window) => {
-                let encoder = self.sender.encoder(*class);
+                let encoder = self.state.sender.encoder(*class);
                 sealer.seal(repair_head(*class), out, |out| {
                     let at = out.len();
                     out.extend_from_slice(&[0; 2]);
@@ -260,7 +306,8 @@ impl Leg {
     }
 
     fn seal_source(&mut self, class: Class, esi: u64, sealer: &mut Sealer, out: &mut Vec<u8>) {
-        let packet = self.sender.encoder(class).packet(esi).expect("the sender remembers what it sends");
+        let packet =
+            self.state.sender.encoder(class).packet(esi).expect("the sender remembers what it sends");
         sealer.seal(source_head(class), out, |out| write_source(out, esi, packet));
     }
 
@@ -271,7 +318,7 @@ impl Leg {
     /// Why it is not taken; it has changed nothing then.
     pub fn on_frame(&mut self, frame: &mut [u8], now: Time) -> Result<(), FrameError> {
         let result = self.take_frame(frame, now);
-        self.refused += u64::from(result.is_err());
+        self.state.refused += u64::from(result.is_err());
         result
     }
 
@@ -299,22 +346,22 @@ impl Leg {
     }
 
     fn take_content(&mut self, head: u8, number: u64, body: &[u8], now: Time) -> Result<(), FrameError> {
-        self.heard_at = Some(now);
-        self.meter.on_frame(number);
-        let expected = Expected { theirs: self.receiver.ends(), ours: self.sender.ends() };
+        self.state.heard_at = Some(now);
+        self.state.meter.on_frame(number);
+        let expected = Expected { theirs: self.state.receiver.ends(), ours: self.state.sender.ends() };
         match Frame::parse(head, body, &expected)? {
             Frame::Source { class, esi, packet } => {
-                self.report.news = true;
-                self.receiver.on_source(class, esi, packet, now);
+                self.state.report.news = true;
+                self.state.receiver.on_source(class, esi, packet, now);
             }
             Frame::Repair { class, key, window, symbol } => {
-                self.report.news = true;
-                self.receiver.on_repair(class, key, &window, symbol, now);
+                self.state.report.news = true;
+                self.state.receiver.on_repair(class, key, &window, symbol, now);
             }
             Frame::Report(report) => self.on_report(&report, now),
             Frame::Contexts(contexts) => {
-                self.report.news = true;
-                self.receiver.on_contexts(&contexts);
+                self.state.report.news = true;
+                self.state.receiver.on_contexts(&contexts);
             }
         }
         Ok(())
@@ -322,13 +369,13 @@ impl Leg {
 
     /// The next packet that has come or was repaired.
     pub fn next_packet(&mut self) -> Option<(Class, &[u8])> {
-        self.receiver.next_packet()
+        self.state.receiver.next_packet()
     }
 
     /// Moves time on without sending: packets may then be delivered because one before them was given up.
     pub fn on_timer(&mut self, now: Time) {
         let rtt = self.rtt_or_initial();
-        self.report.urgent |= self.receiver.on_timer(now, rtt);
+        self.state.report.urgent |= self.state.receiver.on_timer(now, rtt);
     }
 
     /// When to poll although nothing happens; a time that has passed means now.
@@ -338,7 +385,8 @@ impl Leg {
         if self.session.is_none() {
             return hello;
         }
-        let others = [self.sender.wake_at(rtt), self.receiver.wake_at(), Some(self.report.due(rtt))];
+        let others =
+            [self.state.sender.wake_at(rtt), self.state.receiver.wake_at(), Some(self.state.report.due(rtt))];
         others.into_iter().flatten().fold(hello, Time::min)
     }
 
@@ -354,11 +402,11 @@ impl Leg {
 
     /// Bytes of packets and equations that are held.
     pub fn held_bytes(&self) -> usize {
-        self.sender.held_bytes() + self.receiver.held_bytes()
+        self.state.sender.held_bytes() + self.state.receiver.held_bytes()
     }
 
     fn rtt_or_initial(&self) -> Duration {
-        self.rtt.unwrap_or(self.config.initial_rtt)
+        self.state.rtt.unwrap_or(self.config.initial_rtt)
     }
 
     fn hello_due(&self) -> Time {
@@ -383,14 +431,14 @@ impl Leg {
 
     fn begin(&mut self, session: Session, now: Time) {
         self.session = Some(session);
-        self.sessions += 1;
-        self.sender = Sender::new(&self.config, self.sender.estimate.in_new_session());
-        self.receiver = Receiver::new(&self.config);
-        self.meter = LossMeter::default();
-        self.report = ReportTimer::default();
-        self.echo = None;
-        self.reported = None;
-        self.heard_at = Some(now);
+        self.state.sessions += 1;
+        self.state.sender = Sender::new(&self.config, self.state.sender.estimate.in_new_session());
+        self.state.receiver = Receiver::new(&self.config);
+        self.state.meter = LossMeter::default();
+        self.state.report = ReportTimer::default();
+        self.state.echo = None;
+        self.state.reported = None;
+        self.state.heard_at = Some(now);
     }
 
     fn compose_report(&mut self, now: Time, rtt: Duration) -> Report {
@@ -400,19 +448,19 @@ impl Leg {
         };
         let mut report = Report {
             sent_at: micros(now),
-            echo: self.echo.and_then(hold),
-            next: self.sender.ends(),
-            needs_from: self.receiver.needs_from(),
-            requests: self.receiver.requests(now, rtt),
-            confirmed: self.receiver.expander.confirmations(),
+            echo: self.state.echo.and_then(hold),
+            next: self.state.sender.ends(),
+            needs_from: self.state.receiver.needs_from(),
+            requests: self.state.receiver.requests(now, rtt),
+            confirmed: self.state.receiver.expander.confirmations(),
             ..Report::default()
         };
-        self.meter.tell(&mut report);
+        self.state.meter.tell(&mut report);
         report
     }
 
     fn on_report(&mut self, report: &Report, now: Time) {
-        self.echo = Some((report.sent_at, now));
+        self.state.echo = Some((report.sent_at, now));
         let mut measured = None;
         if let Some((sent_at, held)) = report.echo {
             let micros = micros(now).wrapping_sub(sent_at).wrapping_sub(held);
@@ -420,14 +468,14 @@ impl Leg {
             if sample <= LONGEST_RTT {
                 measured = Some(sample);
                 // RFC 6298 §2.3.
-                self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
+                self.state.rtt = Some(self.state.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
             }
         }
         let counts = PeerCounts { received: report.received, lost: report.lost };
-        self.reported = Some((counts, measured, now));
+        self.state.reported = Some((counts, measured, now));
         let rtt = self.rtt_or_initial();
-        self.sender.on_report(report, now, rtt);
-        self.receiver.on_sent(report.next, now);
+        self.state.sender.on_report(report, now, rtt);
+        self.state.receiver.on_sent(report.next, now);
     }
 }
 

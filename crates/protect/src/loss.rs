@@ -1,12 +1,14 @@
 //! What a receiver counts of losses, and what a sender makes of it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::frame::Report;
 
 /// Frames that may be overtaken before they count as lost.
 const REORDERING: u64 = 16;
 
 /// Counts the frames that came and those that did not, by their numbers.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct LossMeter {
     /// The number behind the highest one that came.
     end: u64,
@@ -61,7 +63,7 @@ impl LossMeter {
 
 /// What the sender believes of its direction: the share of frames lost and the length of bursts, from the
 /// peer's reports, each weighted by e^(−frames since then / [`MEMORY`](Self::MEMORY)).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LossEstimate {
     frames: f64,
     lost: f64,

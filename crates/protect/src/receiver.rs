@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bentpipe_units::Time;
+use serde::{Deserialize, Serialize};
 
 use crate::compress::{ContextId, Expander};
 use crate::config::{ClassConfig, Config};
@@ -23,7 +24,7 @@ const MARGIN: u32 = 4;
 const LEAST_MARGIN: Duration = Duration::from_millis(20);
 
 /// What became of packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReceiverStats {
     /// Packets that were delivered.
     pub delivered: u64,
@@ -45,14 +46,16 @@ pub struct ReceiverStats {
 }
 
 /// Decoders and order of both classes.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Receiver {
     classes: [ClassReceiver; 2],
     arq_rounds: u32,
     pub(crate) expander: Expander,
     pub(crate) stats: ReceiverStats,
+    #[serde(skip)]
     known: Vec<Esi>,
     /// The packet that is delivered.
+    #[serde(skip)]
     packet: Vec<u8>,
 }
 
@@ -163,7 +166,7 @@ impl Receiver {
 }
 
 /// A packet of the class `bulk` that others have overtaken.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Missing {
     since: Time,
     requested: Option<Time>,
@@ -171,7 +174,7 @@ struct Missing {
     given_up: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct ClassReceiver {
     class: Class,
     config: ClassConfig,

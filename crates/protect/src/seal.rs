@@ -15,6 +15,7 @@
 
 use ring::aead::{self, Aad, LessSafeKey, Nonce as AeadNonce, UnboundKey};
 use ring::hkdf::{self, HKDF_SHA256, KeyType, Prk, Salt};
+use serde::{Deserialize, Serialize};
 
 use crate::wire::{FrameError, HEADER, TAG, expand_short, short};
 
@@ -199,9 +200,10 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    pub(crate) fn new(schedule: Schedule) -> Self {
-        let key = schedule.epoch(0);
-        Self { schedule, key, next: 0 }
+    /// Goes on at this number, 0 in a new session.
+    pub(crate) fn new(schedule: Schedule, next: u64) -> Self {
+        let key = schedule.epoch(next >> EPOCH_BITS);
+        Self { schedule, key, next }
     }
 
     /// Frames that were sealed.
@@ -239,9 +241,16 @@ pub struct Opener {
 }
 
 impl Opener {
-    pub(crate) fn new(schedule: Schedule) -> Self {
-        let keys = [schedule.epoch(0), schedule.epoch(1)];
-        Self { schedule, keys, window: ReplayWindow::default() }
+    /// Goes on with what has come, nothing in a new session.
+    pub(crate) fn new(schedule: Schedule, window: ReplayWindow) -> Self {
+        let newest = (window.end() >> EPOCH_BITS).max(1);
+        let keys = [newest - 1, newest].map(|epoch| schedule.epoch(epoch));
+        Self { schedule, keys, window }
+    }
+
+    /// What has come.
+    pub(crate) fn window(&self) -> &ReplayWindow {
+        &self.window
     }
 
     /// The key id that its frames have.
@@ -281,12 +290,28 @@ impl Opener {
 }
 
 /// Which numbers have come, of the newest [`SIZE`](Self::SIZE) (RFC 6479).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "(u64, Vec<u64>)", into = "(u64, Vec<u64>)")]
 pub struct ReplayWindow {
     /// The number behind the highest one.
     end: u64,
     /// A ring of bits.
     words: [u64; Self::WORDS],
+}
+
+impl From<ReplayWindow> for (u64, Vec<u64>) {
+    fn from(window: ReplayWindow) -> Self {
+        (window.end, window.words.to_vec())
+    }
+}
+
+impl TryFrom<(u64, Vec<u64>)> for ReplayWindow {
+    type Error = &'static str;
+
+    fn try_from((end, words): (u64, Vec<u64>)) -> Result<Self, &'static str> {
+        let words = words.try_into().map_err(|_| "a replay window of another size")?;
+        Ok(Self { end, words })
+    }
 }
 
 impl Default for ReplayWindow {
@@ -343,7 +368,8 @@ mod tests {
 
     fn pair(cipher: Cipher) -> (Sealer, Opener) {
         let secret = Secret::new(cipher, [7; 32]);
-        (Sealer::new(secret.schedule(&[b"a", b"b"])), Opener::new(secret.schedule(&[b"a", b"b"])))
+        let schedule = || secret.schedule(&[b"a", b"b"]);
+        (Sealer::new(schedule(), 0), Opener::new(schedule(), ReplayWindow::default()))
     }
 
     fn sealed(sealer: &mut Sealer, body: &[u8]) -> Vec<u8> {
@@ -386,7 +412,7 @@ mod tests {
         let other_key = Secret::new(Cipher::Aes128Gcm, [8; 32]).schedule(&[b"a", b"b"]);
         let other_direction = Secret::new(Cipher::Aes128Gcm, [7; 32]).schedule(&[b"b", b"a"]);
         for schedule in [other_key, other_direction] {
-            let mut opener = Opener::new(schedule);
+            let mut opener = Opener::new(schedule, ReplayWindow::default());
             assert!(matches!(opener.open(&mut frame.clone()), Err(FrameError::UnknownKey { .. })));
             // Even if the ids were the same.
             let mut forged = frame.clone();

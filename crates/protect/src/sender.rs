@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bentpipe_units::Time;
+use serde::{Deserialize, Serialize};
 
 use crate::compress::Compressor;
 use crate::config::{ClassConfig, Config};
@@ -31,7 +32,7 @@ pub(crate) enum Job {
 }
 
 /// What a sender has sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SenderStats {
     /// Packets, each once.
     pub packets: u64,
@@ -46,7 +47,7 @@ pub struct SenderStats {
 }
 
 /// Encoders, redundancy and retransmissions of both classes.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Sender {
     classes: [ClassSender; 2],
     pub(crate) estimate: LossEstimate,
@@ -143,7 +144,7 @@ impl Sender {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct ClassSender {
     class: Class,
     config: ClassConfig,
@@ -171,7 +172,7 @@ struct ClassSender {
 }
 
 /// Repair symbols behind a retransmission.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Extra {
     window: Window,
     count: u32,

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 /// The number of a source symbol, from 0 for the first packet of its class in a session (the ESI of RFC 8681
 /// §4.1.1, which has 32 bits; here only frames cut it).
 pub type Esi = u64;
@@ -10,7 +12,7 @@ pub type Esi = u64;
 /// at most [`MAX_RANGES`](Self::MAX_RANGES) ranges of consecutive numbers.
 ///
 /// The sliding window itself is one range. The answer to a request covers what was asked for, which has gaps.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     /// Ascending, none empty, none touching the next.
     ranges: Vec<Range<Esi>>,
@@ -31,7 +33,8 @@ impl Window {
         let ascending = ranges.windows(2).all(|pair| pair[0].end < pair[1].start);
         let filled = ranges.iter().all(|range| range.start < range.end);
         let short = |pair: &[Range<Esi>]| {
-            pair[1].start - pair[0].end <= Self::MAX_FURTHER && pair[1].end - pair[1].start <= Self::MAX_FURTHER
+            pair[1].start - pair[0].end <= Self::MAX_FURTHER
+                && pair[1].end - pair[1].start <= Self::MAX_FURTHER
         };
         let told = ascending && filled && ranges.windows(2).all(short);
         let fits = (1..=Self::MAX_RANGES).contains(&ranges.len()) && told && {
@@ -130,7 +133,7 @@ mod tests {
     fn numbers_that_do_not_fit_are_left_out() {
         assert_eq!(Window::of((0..100).map(|i| 2 * i)).unwrap().ranges().len(), Window::MAX_RANGES);
         assert_eq!(Window::of(0..5000).unwrap().count(), Window::MAX_SYMBOLS);
-        assert_eq!(Window::of([1, 2, 300]).unwrap().ranges(), [1..3]);
+        assert_eq!(Window::of([1, 2, 300]).unwrap().symbols().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(Window::of([1].into_iter().chain(3..900)).unwrap().ranges(), [1..2, 3..258]);
     }
 }

@@ -1,11 +1,14 @@
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A point in time: nanoseconds since the start of the world that the caller lives in.
 ///
 /// In the simulator that world is virtual; in the testbed it starts with the link. The pure crates take it as
 /// a parameter and never ask a clock. 64 bits of nanoseconds last 584 years.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Time(u64);
 
 impl Time {

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bentpipe_link::{DirectionConfig, Impairments};
-use bentpipe_protect::{Class, Config, FrameError, Sent};
+use bentpipe_protect::{Cipher, Class, Config, FrameError, Secret, Sent};
 use bentpipe_units::Probability;
 use proptest::prelude::*;
 
-use crate::world::{Traffic, World, geo};
+use crate::world::{Traffic, World, geo, secret};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -65,6 +65,37 @@ fn a_box_that_starts_anew_makes_a_new_session_and_traffic_goes_on() {
             "only frames of the old session"
         );
     }
+}
+
+#[test]
+fn an_upgraded_box_goes_on_in_the_session_and_loses_nothing() {
+    for upgraded in [0, 1] {
+        let mut world = both(geo(0.01), Class::Bulk);
+        for upgrade in 0..20 {
+            world.run(Duration::from_millis(300 + 7 * upgrade));
+            assert!(world.upgrade(upgraded, secret(), 100 + upgrade as u8));
+            assert!(world.sides[upgraded].leg.is_alive(world.now));
+        }
+        world.traffic = Traffic::None;
+        world.run(5 * SECOND);
+        let run = world.summary();
+        assert_eq!((run.lost, run.out_of_order), (0, 0), "{run:?}");
+        assert!(world.sides.iter().all(|side| side.leg.stats().sessions == 1 && side.errors.is_empty()));
+    }
+}
+
+#[test]
+fn a_session_does_not_go_on_under_another_secret_nor_after_its_end() {
+    let mut world = both(geo(0.0), Class::Bulk);
+    world.run(SECOND);
+    assert!(!world.upgrade(0, Secret::new(Cipher::Aes128Gcm, [5; 32]), 9));
+    assert!(!world.sides[0].leg.has_session());
+    let mut world = both(geo(0.0), Class::Bulk);
+    world.run(SECOND);
+    world.sides[0].leg.end_session();
+    assert!(world.sides[0].leg.handover().is_none());
+    world.run(2 * SECOND);
+    assert!(world.sides.iter().all(|side| side.leg.is_alive(world.now) && side.leg.stats().sessions == 2));
 }
 
 #[test]

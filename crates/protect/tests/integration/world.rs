@@ -134,6 +134,15 @@ impl World {
         self.sides[index].leg = Leg::new(config.clone(), secret(), [entropy; 32]);
     }
 
+    /// One box is upgraded: another process goes on with what it has written. Whether it has.
+    pub(crate) fn upgrade(&mut self, index: usize, secret: Secret, entropy: u8) -> bool {
+        let written = rmp_serde::to_vec_named(&self.sides[index].leg.handover().unwrap()).unwrap();
+        let mut leg = Leg::new(Config::default(), secret, [entropy; 32]);
+        let resumes = leg.resume(rmp_serde::from_slice(&written).unwrap());
+        self.sides[index].leg = leg;
+        resumes
+    }
+
     pub(crate) fn run(&mut self, span: Duration) {
         let until = self.now + span;
         self.next_burst = self.next_burst.max(self.now);

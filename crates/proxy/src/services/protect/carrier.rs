@@ -12,11 +12,13 @@ use bentpipe_kernel::tun::Tun;
 use bentpipe_legs::{ProtectClass, Sender};
 use bentpipe_link::explicit::Report;
 use bentpipe_protect::frame::MAX_OVERHEAD;
+use bentpipe_protect::leg::Handover;
 use bentpipe_protect::queue::{Choice, Queue};
 use bentpipe_protect::{Config, Leg, Secret, Sent};
 use bentpipe_units::{ByteCount, Rate, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 use super::pacer::Pacer;
 use super::packet::{Fit, clamp_mss, fit};
@@ -24,6 +26,7 @@ use super::progress::Progress;
 use super::transport::Transport;
 use super::waiting::WaitingFlows;
 use crate::deferred_accept::is_between_hosts;
+use crate::snapshot::{Section, SnapshotError};
 use crate::stats::Counters;
 use crate::types::mailbox::Mailbox;
 
@@ -37,8 +40,9 @@ const TICK: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(500);
 /// Packets are diverted for so long after this thread was last there.
 const DIVERT_FOR: Duration = Duration::from_millis(500);
-/// How long a successor leaves packets to its predecessor before the peer has answered.
-const STAND_BY: Duration = Duration::from_secs(3);
+/// How long a successor leaves packets to its predecessor before the peer has answered, and how long packets wait
+/// in the device while one takes over from the other.
+pub(super) const STAND_BY: Duration = Duration::from_secs(3);
 /// A sender that has sent nothing for so long is idle.
 const IDLE: Duration = Duration::from_secs(1);
 /// A rate that has risen within so many round trips is still being found: what waits is not a queue that the
@@ -168,6 +172,53 @@ impl Carrier {
         Ok((self.ends.tun.descriptor()?, self.ends.transport.descriptor()?))
     }
 
+    /// What a successor needs to go on with the session; `None` if none runs.
+    pub(super) fn session(&self) -> Result<Option<Section>, SnapshotError> {
+        #[derive(Serialize)]
+        struct Written<'a, L> {
+            leg: L,
+            progress: &'a Progress,
+            min_rtt: Option<Duration>,
+        }
+        let written = |leg| Written { leg, progress: &self.progress, min_rtt: self.min_rtt };
+        self.leg.handover().map(|leg| Section::of(&written(leg))).transpose()
+    }
+
+    /// Goes on with a predecessor's session. Where that cannot be, a new one begins when the peer answers.
+    pub(super) fn resume(&mut self, session: Section) {
+        #[derive(Deserialize)]
+        struct Read {
+            leg: Handover,
+            progress: Progress,
+            min_rtt: Option<Duration>,
+        }
+        let Read { leg, progress, min_rtt } = match session.read() {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::info!("leg {}: a new session begins: {error}", self.name);
+                return;
+            }
+        };
+        if !self.leg.resume(leg) {
+            tracing::info!("leg {}: a new session begins: the key is another one", self.name);
+            return;
+        }
+        (self.progress, self.min_rtt) = (progress, min_rtt);
+        // Those of the predecessor have been counted.
+        self.told.stats = self.leg.stats();
+        self.sessions = self.told.stats.sessions;
+    }
+
+    /// Whether packets are protected now.
+    pub(super) fn is_alive(&self) -> bool {
+        self.leg.is_alive(now())
+    }
+
+    /// A successor may have gone on with the session, and has ended.
+    pub(super) fn end_session(&mut self) {
+        self.leg.end_session();
+    }
+
     /// Runs until the flag is set.
     pub(super) fn run(&mut self, mailbox: &Mailbox<Wanted>, stop: &AtomicBool) {
         self.next_look = Time::ZERO;
@@ -190,6 +241,10 @@ impl Carrier {
         }
         self.flush();
         self.publish();
+        if self.was_alive {
+            // What comes now waits in the device for who goes on, which may take a while.
+            self.ends.divert.divert_until(now() + STAND_BY);
+        }
     }
 
     fn configure(&mut self) {
@@ -466,7 +521,7 @@ impl Drop for Carrier {
 }
 
 /// `CLOCK_MONOTONIC`, which eBPF programs read, too.
-fn now() -> Time {
+pub(super) fn now() -> Time {
     let now = clock_gettime(ClockId::Monotonic);
     Time::from_nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }

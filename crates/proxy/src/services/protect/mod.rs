@@ -68,6 +68,8 @@ struct ProtectedLeg {
     tun: Option<Tun>,
     divert: Option<Divert>,
     transport: Option<Transport>,
+    /// A predecessor's.
+    session: Option<Section>,
     /// While its thread does not run.
     carrier: Option<Carrier>,
     thread: Option<ServiceThread<Wanted, Carrier>>,
@@ -81,9 +83,12 @@ struct LegSnapshot {
     device: String,
     tun: Fd,
     socket: Fd,
-    /// The session, if the program could write it.
+    /// The session. Versions that write it otherwise begin a new one.
     #[serde(default)]
-    session: Option<serde_bytes::ByteBuf>,
+    session: Option<Section>,
+    /// Whether the peer answered.
+    #[serde(default)]
+    is_alive: bool,
 }
 
 impl Protect {
@@ -138,6 +143,7 @@ impl ProtectedLeg {
             tun,
             divert: Some(divert),
             transport: None,
+            session: None,
             carrier: None,
             thread: None,
             counters: Arc::default(),
@@ -145,13 +151,23 @@ impl ProtectedLeg {
     }
 
     /// Takes over what a predecessor has of this leg.
-    fn resume(&mut self, snapshot: LegSnapshot) -> Result<(), Error> {
+    fn resume(&mut self, snapshot: LegSnapshot, context: &Context) -> Result<(), Error> {
         let action = || Error::system("take over a protected leg");
         let tun = snapshot.tun.into_owned().map_err(action())?;
         self.tun = Some(Tun::inherited(tun, &self.device));
         let socket = snapshot.socket.into_owned().map_err(action())?;
         self.transport =
             Some(Transport::inherited(socket, self.settings.peer.get(), self.settings.port.get()));
+        self.session = snapshot.session;
+        let leg = context.config.legs.get(&self.name);
+        if let (Some(divert), Some(leg), true) = (&mut self.divert, leg, snapshot.is_alive) {
+            // The predecessor's program goes with it, maybe before this process serves. Until then packets wait
+            // in the device, which is the same for both.
+            match divert.follow(leg.interface.as_str()) {
+                Ok(_) => divert.divert_until(carrier::now() + carrier::STAND_BY),
+                Err(error) => tracing::debug!(%error, leg = self.name, "packets pass for a moment"),
+            }
+        }
         Ok(())
     }
 
@@ -179,8 +195,12 @@ impl ProtectedLeg {
         let entropy = entropy().map_err(Error::system("draw random numbers"))?;
         let wanted = Wanted::of(&self.settings, leg);
         let ends = carrier::Ends { tun, divert, transport, is_inherited };
-        self.carrier =
-            Some(Carrier::new(&self.name, ends, rated, wanted, self.secret.clone(), entropy, counters));
+        let mut carrier =
+            Carrier::new(&self.name, ends, rated, wanted, self.secret.clone(), entropy, counters);
+        if let Some(session) = self.session.take() {
+            carrier.resume(session);
+        }
+        self.carrier = Some(carrier);
         self.run()
     }
 
@@ -212,7 +232,8 @@ impl ProtectedLeg {
             device: self.device.clone(),
             tun: tun.into(),
             socket: socket.into(),
-            session: None,
+            session: carrier.session()?,
+            is_alive: carrier.is_alive(),
         }))
     }
 }
@@ -237,14 +258,14 @@ impl Service for Protect {
         }
     }
 
-    fn resume(&mut self, section: Option<Section>, _context: &Context) -> Result<(), Error> {
+    fn resume(&mut self, section: Option<Section>, context: &Context) -> Result<(), Error> {
         let snapshots: Vec<LegSnapshot> = match section {
             Some(section) => section.read().map_err(Error::snapshot)?,
             None => Vec::new(),
         };
         for snapshot in snapshots {
             if let Some(leg) = self.legs.iter_mut().find(|leg| leg.device == snapshot.device) {
-                leg.resume(snapshot)?;
+                leg.resume(snapshot, context)?;
             }
         }
         Ok(())
@@ -256,7 +277,13 @@ impl Service for Protect {
 
     /// Goes on after an upgrade that has failed.
     fn unpause(&mut self, _context: &Context) -> Result<(), Error> {
-        self.legs.iter_mut().try_for_each(ProtectedLeg::run)
+        for leg in &mut self.legs {
+            if let Some(carrier) = &mut leg.carrier {
+                carrier.end_session();
+            }
+            leg.run()?;
+        }
+        Ok(())
     }
 
     fn reload(&mut self, context: &Context) {

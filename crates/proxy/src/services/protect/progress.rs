@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 
 use bentpipe_protect::leg::PeerCounts;
+use serde::{Deserialize, Serialize};
 
 /// Frames that are remembered until the peer has reported them; many round trips of any link.
 const MOST: usize = 1 << 16;
 
 /// Bytes on the wire of the session that runs.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Progress {
     /// The bytes of frames that the peer has not reported yet, in their order.
     unreported: VecDeque<u32>,
