@@ -18,6 +18,7 @@ mod observer;
 mod occupancy;
 mod packet;
 mod packet_log;
+mod protect;
 mod recorder;
 mod results;
 pub mod scenario;
@@ -29,7 +30,8 @@ mod world;
 pub use observer::{Observer, OfferedPacket, PacketStep, Unobserved};
 pub use packet_log::PacketLog;
 pub use results::{
-    BundleResult, FlowOutcome, FlowResult, LegResult, LinkEndResult, LinkResult, RunResult, SplitterResult,
+    BundleResult, FlowOutcome, FlowResult, LegResult, LinkEndResult, LinkResult, ProtectResult, RunResult,
+    SplitterResult,
 };
 pub use scenario::Scenario;
 pub use trace::{Trace, TraceError};

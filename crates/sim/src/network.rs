@@ -1,6 +1,5 @@
 //! The directions of links, with the packets in flight.
 
-use bentpipe_link::agent::{self, Frame};
 use bentpipe_link::{
     Arrival, Arrivals, Cause, Counters, Direction, Fate, ImpairmentCounters, InFlight, Link,
 };
@@ -8,6 +7,7 @@ use bentpipe_units::{ByteCount, Time};
 
 use crate::link_end::NearEnd;
 use crate::packet::Packet;
+use crate::protect::Frame;
 use crate::recorder::{RecordedStep, Recorder};
 use crate::scenario::{Hop, LinkSpec};
 
@@ -28,7 +28,8 @@ impl Pipe {
     /// `recorded`.
     pub(crate) fn of_links(links: &[LinkSpec], seed: impl Fn(usize) -> u64, recorded: bool) -> Vec<Pipe> {
         let pipes = |(index, link): (usize, &LinkSpec)| {
-            let Link { forward, reverse } = Link::new(&link.config, seed(index));
+            let seed = seed(index);
+            let Link { forward, reverse } = Link::new(&link.config, seed);
             let recorder = || recorded.then(Box::default);
             let pipe = |direction, near| Pipe {
                 direction,
@@ -36,7 +37,7 @@ impl Pipe {
                 near,
                 recorder: recorder(),
             };
-            let [first, second] = NearEnd::of_link(link);
+            let [first, second] = NearEnd::of_link(link, seed);
             [pipe(forward, first), pipe(reverse, second)]
         };
         links.iter().enumerate().flat_map(pipes).collect()
@@ -70,15 +71,14 @@ impl Pipe {
     }
 
     /// As [`offer`](Self::offer), on a link with something at its ends.
-    pub(crate) fn offer_frame(&mut self, now: Time, frame: Frame<Packet>) -> (Fate, Option<Time>) {
-        let ip_bytes = frame.packet().map_or(0, agent::Packet::ip_length);
-        let arrivals = self.transmit(now, frame.length(), ip_bytes);
+    pub(crate) fn offer_frame(&mut self, now: Time, frame: Frame) -> (Fate, Option<Time>) {
+        let arrivals = self.transmit(now, frame.length(), frame.ip_length());
         let near = self.near.as_mut().expect("frames are sent by a link end");
-        launch(&mut near.in_flight, arrivals, frame, |frame| frame.map_packet(Packet::corrupted))
+        launch(&mut near.in_flight, arrivals, frame, Frame::corrupted)
     }
 
     /// As [`deliver`](Self::deliver), on a link with something at its ends.
-    pub(crate) fn deliver_frame(&mut self, now: Time) -> Option<(Frame<Packet>, Option<Time>)> {
+    pub(crate) fn deliver_frame(&mut self, now: Time) -> Option<(Frame, Option<Time>)> {
         let delivered = deliver(&mut self.near.as_mut()?.in_flight, now);
         if let (Some(recorder), Some((frame, _))) = (&mut self.recorder, &delivered) {
             recorder.arrived(now, frame.length());
@@ -103,7 +103,7 @@ impl Pipe {
         self.recorder.iter_mut().flat_map(|recorder| recorder.steps.drain(..))
     }
 
-    /// The link end in front of it, if it has agents or an ARQ.
+    /// The link end in front of it, if it has agents, an ARQ or a protected leg.
     pub(crate) fn agents(&self) -> Option<&NearEnd> {
         self.near.as_deref().filter(|near| !near.passes_through)
     }

@@ -119,7 +119,7 @@ impl agent::Packet for Packet {
 
 #[cfg(test)]
 mod tests {
-    use bentpipe_link::agent::{Frame, Packet as _};
+    use bentpipe_link::agent::Packet as _;
     use bentpipe_tcp::{Flags, Timestamps};
     use bentpipe_units::Time;
 
@@ -199,6 +199,6 @@ mod tests {
     #[test]
     fn a_packet_on_a_link_without_agents_takes_104_bytes() {
         assert_eq!(size_of::<(Time, Packet)>(), 104);
-        assert_eq!(size_of::<(Time, Frame<Packet>)>(), 144);
+        assert_eq!(size_of::<(Time, crate::protect::Frame)>(), 144);
     }
 }

@@ -139,7 +139,7 @@ pub struct LinkResult {
     pub forward: Counters,
     /// From its second node to its first.
     pub reverse: Counters,
-    /// Its ends at which there are agents or an ARQ, that at the first node before that at the second.
+    /// Its ends at which there are agents, an ARQ or a protected leg, that at the first node before that at the second.
     #[serde(rename = "stations", skip_serializing_if = "Vec::is_empty")]
     pub ends: Vec<LinkEndResult>,
 }
@@ -152,10 +152,39 @@ pub struct LinkEndResult {
     pub node: String,
     /// The counters of its agents and its ARQ.
     pub report: LinkEndReport,
+    /// The counters of its end of a protected leg.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protect: Option<ProtectResult>,
     /// The most that it held at any time.
     pub most_held_bytes: u64,
     /// The mean over the run.
     pub mean_held_bytes: f64,
+}
+
+/// The counters of an end of a protected leg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct ProtectResult {
+    /// Packets that it sent in frames, each once.
+    pub packets: u64,
+    /// Repair frames that it sent.
+    pub repair_frames: u64,
+    /// Packets that it sent again.
+    pub retransmissions: u64,
+    /// Packets of the other end that it delivered.
+    pub delivered: u64,
+    /// Those of them that the code repaired.
+    pub repaired: u64,
+    /// Packets of the other end that it did not wait for any longer; some came later.
+    pub skipped: u64,
+    /// Frames of the other end that it did not take.
+    pub refused: u64,
+    /// Packets that its queue dropped: to tell their sender, because it was full, or because the other end
+    /// fell silent.
+    pub dropped: u64,
+    /// Packets that passed unprotected because the other end was silent.
+    pub unprotected: u64,
+    /// Sessions that have begun; the counters of packets are those of the last one.
+    pub sessions: u64,
 }
 
 pub(crate) fn collect(
@@ -187,7 +216,8 @@ fn link_result(scenario: &Scenario, spec: &LinkSpec, now: Time, pipes: &[Pipe]) 
         let near = pipe.agents()?;
         let (most_held_bytes, mean_held_bytes) = near.held.most_and_mean(now);
         let node = scenario.nodes[node].clone();
-        Some(LinkEndResult { node, report: near.end.report(), most_held_bytes, mean_held_bytes })
+        let (report, protect) = (near.report(), near.protect_result());
+        Some(LinkEndResult { node, report, protect, most_held_bytes, mean_held_bytes })
     };
     LinkResult {
         name: spec.name.clone(),

@@ -5,8 +5,10 @@ use std::time::Duration;
 use bentpipe_link::LinkConfig;
 use bentpipe_link::agent::LinkEndConfig;
 use bentpipe_link::explicit::RateAllocatorConfig;
+use bentpipe_protect::Choice;
+use bentpipe_protect::frame::MAX_OVERHEAD;
 use bentpipe_tcp as tcp;
-use bentpipe_units::{Rate, Time};
+use bentpipe_units::{ByteCount, Rate, Time};
 
 /// The most flows of a scenario, copies included: each costs two endpoints and its share of every link.
 pub const MAX_FLOWS: usize = 10_000;
@@ -98,7 +100,28 @@ pub struct LinkSpec {
     /// The rate allocator of each direction, the forward and the reverse one, for the senders with explicit
     /// rates in front of it.
     pub shared: [Option<RateAllocatorConfig>; 2],
+    /// The protected leg between its two nodes. A link that has one has no agents, ARQs or allocators.
+    pub protect: Option<ProtectSpec>,
 }
+
+/// A protected leg: an end at each node of a link, by which all packets cross the link in coded frames.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProtectSpec {
+    /// The class of packets.
+    pub choice: Choice,
+    /// The rate at which frames leave, their headers of IPv4 and UDP included, forward and reverse; `None`:
+    /// at once.
+    pub rates: [Option<Rate>; 2],
+    /// Bytes that wait for their turn at the most, at each end.
+    pub queues: [ByteCount; 2],
+}
+
+/// Bytes of the headers of IPv4 and UDP in front of each frame.
+pub(crate) const FRAME_HEADERS: usize = 28;
+
+/// IP bytes of the longest packet that a protected leg carries over a link of 1500 bytes. Longer segments do
+/// not occur, because the ends of the leg lower the maximum segment size that SYNs announce.
+pub const PROTECTED_MTU: u16 = 1500 - (FRAME_HEADERS + MAX_OVERHEAD) as u16;
 
 /// One step of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -113,7 +113,7 @@ impl Trace {
 }
 
 fn has_agents(scenario: &Scenario) -> bool {
-    scenario.links.iter().flat_map(|link| &link.ends).any(|end| !end.is_nothing())
+    scenario.links.iter().any(|link| link.protect.is_some() || link.ends.iter().any(|end| !end.is_nothing()))
 }
 
 fn link_ends(scenario: &Scenario) -> Vec<[String; 2]> {

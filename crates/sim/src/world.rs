@@ -106,6 +106,7 @@ impl<'a> World<'a> {
         }
         scenario.flows.iter().for_each(|flow| world.add_flow(flow, &mut random));
         world.add_udp();
+        world.start_protected_legs();
         world
     }
 

@@ -46,3 +46,4 @@ pub use rto::{Rto, RtoLimits};
 pub use segment::{CongestionOption, Flags, MAX_SACK_BLOCKS, SackBlocks, Segment, SynOptions, Timestamps};
 pub use state::{End, Reported, State, Statistics, Variables};
 pub use syn::SynSchedule;
+pub use wire::WireError;

@@ -1,10 +1,11 @@
 //! Segments as bytes: the TCP header of RFC 9293 §3.1 with the options that this endpoint knows.
 
-use crate::segment::{CongestionOption, Segment, Timestamps};
+use crate::segment::{CongestionOption, Flags, MAX_SACK_BLOCKS, SackBlocks, Segment, SynOptions, Timestamps};
 
 const HEADER: usize = 20;
 const MAX_HEADER: usize = 60;
 
+const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const MSS: u8 = 2;
 const WINDOW_SCALE: u8 = 3;
@@ -14,6 +15,24 @@ const TIMESTAMPS: u8 = 8;
 const EXPERIMENTAL: u8 = 254;
 /// The identifier among the experimental options (RFC 6994 §3).
 const CONGESTION: [u8; 2] = [0x42, 0x50];
+/// RFC 7323 §2.3: a larger shift is taken as this one.
+const MAX_WINDOW_SCALE: u8 = 14;
+
+/// Bytes that are no TCP segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Shorter than a TCP header.
+    #[error("{0} bytes are too few for a TCP header, which has at least 20")]
+    Short(usize),
+    /// The data offset points before the end of the fixed header or beyond the segment.
+    #[error("the data offset says {offset} bytes of header, and the segment has {length} bytes")]
+    DataOffset {
+        /// The length that it announces, bytes.
+        offset: usize,
+        /// The bytes that there are.
+        length: usize,
+    },
+}
 
 impl Segment {
     /// Bytes of the TCP header with its options, a multiple of four.
@@ -96,112 +115,91 @@ impl Segment {
     }
 }
 
+impl Segment {
+    /// Reads a segment, header and payload; the checksum is not looked at. Options that are unknown or
+    /// malformed are passed over, as RFC 9293 §3.1 asks.
+    ///
+    /// # Errors
+    /// The bytes are too few for the header that they claim.
+    pub fn decode(wire: &[u8]) -> Result<Segment, WireError> {
+        if wire.len() < HEADER {
+            return Err(WireError::Short(wire.len()));
+        }
+        let offset = usize::from(wire[12] >> 4) * 4;
+        if offset < HEADER || offset > wire.len() {
+            return Err(WireError::DataOffset { offset, length: wire.len() });
+        }
+        let mut segment = Segment {
+            seq: word(wire, 4),
+            ack: word(wire, 8),
+            len: (wire.len() - offset) as u32,
+            window: u16::from_be_bytes([wire[14], wire[15]]),
+            flags: Flags::from_bits(wire[13]),
+            ..Segment::default()
+        };
+        if segment.is_syn() {
+            segment.syn = Some(SynOptions::default());
+        }
+        segment.decode_options(&wire[HEADER..offset]);
+        Ok(segment)
+    }
+
+    fn decode_options(&mut self, mut options: &[u8]) {
+        while let [kind, rest @ ..] = options {
+            match (*kind, rest) {
+                (END, _) => return,
+                (NO_OPERATION, _) => options = rest,
+                (_, [length, ..]) if (2..=options.len()).contains(&usize::from(*length)) => {
+                    self.decode_option(*kind, &options[2..usize::from(*length)]);
+                    options = &options[usize::from(*length)..];
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn decode_option(&mut self, kind: u8, value: &[u8]) {
+        match (kind, value, &mut self.syn) {
+            (MSS, [high, low], Some(syn)) => syn.mss = Some(u16::from_be_bytes([*high, *low])),
+            (WINDOW_SCALE, [shift], Some(syn)) => syn.window_scale = Some((*shift).min(MAX_WINDOW_SCALE)),
+            (SACK_PERMITTED, [], Some(syn)) => syn.sack_permitted = true,
+            (TIMESTAMPS, [_, _, _, _, _, _, _, _], _) => {
+                self.timestamps = Some(Timestamps { value: word(value, 0), echo: word(value, 4) });
+            }
+            (SACK, blocks, _) if blocks.len() % 8 == 0 && blocks.len() <= 8 * MAX_SACK_BLOCKS => {
+                self.sack = SackBlocks::default();
+                blocks.chunks_exact(8).for_each(|block| self.sack.push(word(block, 0), word(block, 4)));
+            }
+            (EXPERIMENTAL, [high, low, value @ ..], _) if [*high, *low] == CONGESTION => {
+                self.decode_congestion(value);
+            }
+            _ => {}
+        }
+    }
+
+    /// The bytes after the identifier: their number says which option it is, and where it may be.
+    fn decode_congestion(&mut self, value: &[u8]) {
+        self.congestion = match (value.len(), self.is_syn()) {
+            (0, true) => CongestionOption::Offer,
+            (12, false) => CongestionOption::Request {
+                rtt: word(value, 0),
+                spacing: word(value, 4),
+                feedback: word(value, 8) as i32,
+            },
+            (4, false) => CongestionOption::Total(word(value, 0)),
+            _ => self.congestion,
+        };
+    }
+}
+
+fn word(wire: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([wire[at], wire[at + 1], wire[at + 2], wire[at + 3]])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::{Flags, MAX_SACK_BLOCKS, SackBlocks, SynOptions};
     use proptest::prelude::*;
-
-    const END: u8 = 0;
-    /// RFC 7323 §2.3: a larger shift is taken as this one.
-    const MAX_WINDOW_SCALE: u8 = 14;
-
-    /// Bytes that are no TCP segment.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-    enum WireError {
-        /// Shorter than a TCP header.
-        #[error("{0} bytes are too few for a TCP header, which has at least 20")]
-        Short(usize),
-        /// The data offset points before the end of the fixed header or beyond the segment.
-        #[error("the data offset says {offset} bytes of header, and the segment has {length} bytes")]
-        DataOffset {
-            /// The length that it announces, bytes.
-            offset: usize,
-            /// The bytes that there are.
-            length: usize,
-        },
-    }
-
-    impl Segment {
-        /// Reads a segment, header and payload; the checksum is not looked at. Options that are unknown or
-        /// malformed are passed over, as RFC 9293 §3.1 asks.
-        ///
-        /// # Errors
-        /// The bytes are too few for the header that they claim.
-        fn decode(wire: &[u8]) -> Result<Segment, WireError> {
-            if wire.len() < HEADER {
-                return Err(WireError::Short(wire.len()));
-            }
-            let offset = usize::from(wire[12] >> 4) * 4;
-            if offset < HEADER || offset > wire.len() {
-                return Err(WireError::DataOffset { offset, length: wire.len() });
-            }
-            let mut segment = Segment {
-                seq: word(wire, 4),
-                ack: word(wire, 8),
-                len: (wire.len() - offset) as u32,
-                window: u16::from_be_bytes([wire[14], wire[15]]),
-                flags: Flags::from_bits(wire[13]),
-                ..Segment::default()
-            };
-            if segment.is_syn() {
-                segment.syn = Some(SynOptions::default());
-            }
-            segment.decode_options(&wire[HEADER..offset]);
-            Ok(segment)
-        }
-
-        fn decode_options(&mut self, mut options: &[u8]) {
-            while let [kind, rest @ ..] = options {
-                match (*kind, rest) {
-                    (END, _) => return,
-                    (NO_OPERATION, _) => options = rest,
-                    (_, [length, ..]) if (2..=options.len()).contains(&usize::from(*length)) => {
-                        self.decode_option(*kind, &options[2..usize::from(*length)]);
-                        options = &options[usize::from(*length)..];
-                    }
-                    _ => return,
-                }
-            }
-        }
-
-        fn decode_option(&mut self, kind: u8, value: &[u8]) {
-            match (kind, value, &mut self.syn) {
-                (MSS, [high, low], Some(syn)) => syn.mss = Some(u16::from_be_bytes([*high, *low])),
-                (WINDOW_SCALE, [shift], Some(syn)) => syn.window_scale = Some((*shift).min(MAX_WINDOW_SCALE)),
-                (SACK_PERMITTED, [], Some(syn)) => syn.sack_permitted = true,
-                (TIMESTAMPS, [_, _, _, _, _, _, _, _], _) => {
-                    self.timestamps = Some(Timestamps { value: word(value, 0), echo: word(value, 4) });
-                }
-                (SACK, blocks, _) if blocks.len() % 8 == 0 && blocks.len() <= 8 * MAX_SACK_BLOCKS => {
-                    self.sack = SackBlocks::default();
-                    blocks.chunks_exact(8).for_each(|block| self.sack.push(word(block, 0), word(block, 4)));
-                }
-                (EXPERIMENTAL, [high, low, value @ ..], _) if [*high, *low] == CONGESTION => {
-                    self.decode_congestion(value);
-                }
-                _ => {}
-            }
-        }
-
-        /// The bytes after the identifier: their number says which option it is, and where it may be.
-        fn decode_congestion(&mut self, value: &[u8]) {
-            self.congestion = match (value.len(), self.is_syn()) {
-                (0, true) => CongestionOption::Offer,
-                (12, false) => CongestionOption::Request {
-                    rtt: word(value, 0),
-                    spacing: word(value, 4),
-                    feedback: word(value, 8) as i32,
-                },
-                (4, false) => CongestionOption::Total(word(value, 0)),
-                _ => self.congestion,
-            };
-        }
-    }
-
-    fn word(wire: &[u8], at: usize) -> u32 {
-        u32::from_be_bytes([wire[at], wire[at + 1], wire[at + 2], wire[at + 3]])
-    }
 
     fn encode(segment: &Segment) -> Vec<u8> {
         let mut wire = Vec::new();

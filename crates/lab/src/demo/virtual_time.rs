@@ -74,6 +74,7 @@ fn scenario(settings: &Settings, scheme: &Scheme) -> Scenario {
         config,
         ends: Default::default(),
         shared,
+        protect: None,
     };
     let allocator = RateAllocatorConfig::new(Some(settings.rate), settings.rtt);
     Scenario {

@@ -19,6 +19,12 @@ pub const MAX_EVENTS: f64 = 1e10;
 /// Without window scaling no window is larger (RFC 7323 §2).
 const UNSCALED_WINDOW: u64 = 65_535;
 
+/// How often a protected leg sends a packet again: a retransmission and its repair frame, and half of one as
+/// redundancy.
+const PROTECTED_AGAIN: f64 = 2.5;
+/// What both ends of a protected leg report to each other in a second, and as many timers.
+const REPORTS: f64 = 200.0;
+
 /// The sums over the flows so far.
 pub(super) struct Budget<'a> {
     links: &'a [LinkSpec],
@@ -29,7 +35,9 @@ pub(super) struct Budget<'a> {
 
 impl<'a> Budget<'a> {
     pub(super) fn new(links: &'a [LinkSpec], duration: Duration) -> Self {
-        Self { links, duration, in_flight: 0, events: 0.0 }
+        let protected = links.iter().filter(|link| link.protect.is_some()).count();
+        let reports = protected as f64 * REPORTS * duration.as_secs_f64();
+        Self { links, duration, in_flight: 0, events: reports }
     }
 
     /// Adds `count` flows like this one.
@@ -75,11 +83,14 @@ impl<'a> Budget<'a> {
         segments * self.sendings(leg) + seconds / shortest_timer.as_secs_f64()
     }
 
-    /// How often a segment may be sent, retransmissions of link ends and duplicates of links included.
+    /// How often a segment may be sent, retransmissions of link ends, repair frames and duplicates of links
+    /// included.
     fn sendings(&self, leg: &LegSpec) -> f64 {
         let near = |hop: &Hop| &self.links[hop.link].ends[usize::from(!hop.forward)];
         let copies = |hop: &Hop| 1.0 + self.direction(hop).impairments.duplicate.get();
-        let sent = 1.0 + leg.path.iter().map(near).map(retransmissions).sum::<f64>();
+        let protected = leg.path.iter().filter(|hop| self.links[hop.link].protect.is_some()).count();
+        let again = leg.path.iter().map(near).map(retransmissions).sum::<f64>();
+        let sent = 1.0 + again + PROTECTED_AGAIN * protected as f64;
         sent * leg.path.iter().map(copies).product::<f64>()
     }
 

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::link_ends::{AckFilter, Arq, DelayedDupAcks, LinkView, Snoop, Xcp, link_ends};
 use super::outages::Outages;
+use super::protect::{Protect, protect};
 use super::route::Topology;
 use super::sharing::{Explicit, shared};
 use super::trace::{Origin, Trace};
@@ -40,6 +41,7 @@ pub(super) struct Link {
     arq: Option<Or<Off, Arq>>,
     xcp: Option<Or<Off, Xcp>>,
     explicit: Option<Or<Off, Explicit>>,
+    protect: Option<Or<Off, Protect>>,
     rate: Option<Or<Unlimited, Written<Rate>>>,
     delay: Option<SpanFrom<0>>,
     per: Option<Written<Probability>>,
@@ -156,7 +158,17 @@ impl Link {
         }
         let config = LinkConfig { forward, reverse };
         let view = LinkView { between, config: &config };
+        let others = [
+            ("snoop", is_on(&self.snoop)),
+            ("delayed_dup_acks", is_on(&self.delayed_dup_acks)),
+            ("ack_filter", is_on(&self.ack_filter)),
+            ("arq", is_on(&self.arq)),
+            ("xcp", is_on(&self.xcp)),
+            ("explicit", is_on(&self.explicit)),
+        ];
+        let others: Vec<&str> = others.into_iter().filter(|(_, is_on)| *is_on).map(|(key, _)| key).collect();
         Ok(LinkSpec {
+            protect: protect(&view, self.protect, &others)?,
             ends: link_ends(&view, self.snoop, self.delayed_dup_acks, self.ack_filter, self.xcp, self.arq)?,
             shared: shared(&view, self.explicit)?,
             between: between.map(|node| topology.add_node(node)),
@@ -164,6 +176,11 @@ impl Link {
             config,
         })
     }
+}
+
+/// Whether a key is there, and not `"off"`.
+fn is_on<T>(key: &Option<Or<Off, T>>) -> bool {
+    key.as_ref().is_some_and(|key| key.value.is_some())
 }
 
 /// Both directions: the reverse one is as the forward one where it has no keys of its own. A profile knows

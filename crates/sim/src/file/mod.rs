@@ -11,6 +11,7 @@ mod flow;
 mod link;
 mod link_ends;
 mod outages;
+mod protect;
 mod route;
 mod sharing;
 mod sweep;
@@ -195,7 +196,7 @@ impl Source {
         let (topology, links) = read_links(file.link, Origin { directory: &self.directory, duration })?;
         let tcp = Named::read(&file.tcp).inside("tcp").map_err(|problem| vec![problem])?;
         let surroundings = Surroundings { topology: &topology, tcp: &tcp, duration };
-        let udp = udp::read(file.udp, &surroundings)?;
+        let udp = udp::read(file.udp, &surroundings, &links)?;
         Ok(Scenario {
             title: file.title.map_or_else(|| self.name().to_owned(), |title| title.0),
             duration,

@@ -7,7 +7,8 @@ use bentpipe_units::{Rate, Span, Time};
 use serde::Deserialize;
 
 use super::flow::{Surroundings, find};
-use crate::scenario::{MAX_DATAGRAMS, UDP_PACKET, UdpReceiver, UdpSpec};
+use super::protect;
+use crate::scenario::{LinkSpec, MAX_DATAGRAMS, UDP_PACKET, UdpReceiver, UdpSpec};
 
 /// IP bytes of a packet where none are given: what QUIC begins with (RFC 9000 §14.1), which every path
 /// carries.
@@ -27,11 +28,16 @@ pub(super) struct Udp {
 }
 
 /// The streams. They are counted before there is memory for them.
-pub(super) fn read(streams: Vec<Udp>, around: &Surroundings<'_>) -> Result<Vec<UdpSpec>, Vec<Problem>> {
+pub(super) fn read(
+    streams: Vec<Udp>,
+    around: &Surroundings<'_>,
+    links: &[LinkSpec],
+) -> Result<Vec<UdpSpec>, Vec<Problem>> {
     let (mut specs, mut problems) = (Vec::<UdpSpec>::with_capacity(streams.len()), Vec::new());
     let mut datagrams = 0u64;
     for (index, stream) in streams.into_iter().enumerate() {
         let read = stream.read(around).and_then(|spec| {
+            protect::check(&spec, links)?;
             if specs.iter().any(|other| other.name == spec.name) {
                 return Err(Problem::new(format!(
                     "two streams are called {}: give each its own name",

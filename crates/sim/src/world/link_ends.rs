@@ -1,12 +1,12 @@
 //! The path of a packet over a link with something at its ends.
 
-use bentpipe_link::agent::Frame;
 use bentpipe_link::{Cause, Fate};
 
 use super::World;
 use crate::events::Event;
 use crate::network::Pipe;
 use crate::packet::Packet;
+use crate::protect::Frame;
 
 impl World<'_> {
     /// Forwards the packets that link ends have passed to their nodes.
@@ -22,7 +22,7 @@ impl World<'_> {
     pub(super) fn pass_link_end(&mut self, pipe: u32, packet: Packet) {
         let now = self.now;
         if let Some(near) = &mut self.pipes[pipe as usize].near {
-            near.end.outbound(now, packet);
+            near.outbound(now, packet);
             self.serve(pipe);
         }
     }
@@ -39,7 +39,7 @@ impl World<'_> {
             None => self.events.remove_first(),
         }
         if let Some(near) = &mut self.pipes[back as usize].near {
-            near.end.inbound(now, frame);
+            near.inbound(now, frame);
             self.serve(back);
         }
     }
@@ -54,17 +54,31 @@ impl World<'_> {
         }
     }
 
+    /// Protected legs report to each other from the beginning.
+    pub(super) fn start_protected_legs(&mut self) {
+        for (index, pipe) in (0..).zip(&mut self.pipes) {
+            if let Some(near) = pipe.near.as_mut().filter(|near| near.is_protected()) {
+                near.settle(self.now, &mut self.events, Event::Alarm(index));
+            }
+        }
+    }
+
     /// After an event at a link end: offers its frames to the link. The packets for its node wait until the
     /// event has been handled, because an endpoint may be sending right now.
     fn serve(&mut self, pipe: u32) {
         while let Some(near) = &mut self.pipes[pipe as usize].near
-            && let Some(frame) = near.end.poll_to_link()
+            && let Some(frame) = near.poll_to_link(self.now)
         {
             self.send_frame(pipe, frame);
         }
         let Some(near) = &mut self.pipes[pipe as usize].near else { return };
-        while let Some(packet) = near.end.poll_to_host() {
+        while let Some(mut packet) = near.poll_to_host() {
             let path = &self.attachments[packet.from as usize].path;
+            if near.is_protected()
+                && let Some(hop) = path.iter().position(|&link| link == Pipe::back(pipe))
+            {
+                packet.hop = hop as u16;
+            }
             let link = path[packet.hop as usize];
             debug_assert_eq!(link, Pipe::back(pipe), "a packet of another link: {packet:?}");
             self.delivered.push_back(Packet { hop: packet.hop + 1, ..packet });
@@ -72,14 +86,14 @@ impl World<'_> {
         near.settle(self.now, &mut self.events, Event::Alarm(pipe));
     }
 
-    fn send_frame(&mut self, pipe: u32, frame: Frame<Packet>) {
+    fn send_frame(&mut self, pipe: u32, frame: Frame) {
         let packet = if self.watches_packets { frame.packet().copied() } else { None };
         let serial = frame.serial();
         let (fate, next) = self.pipes[pipe as usize].offer_frame(self.now, frame);
         if fate == Fate::Drop(Cause::QueueFull)
             && let Some((near, serial)) = self.pipes[pipe as usize].near.as_mut().zip(serial)
         {
-            near.end.on_refused(serial);
+            near.on_refused(serial);
         }
         if let Some(next) = next {
             self.events.schedule(next, Event::Frame(pipe));

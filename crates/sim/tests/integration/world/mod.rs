@@ -8,6 +8,7 @@ mod explicit;
 mod hybla;
 mod impairments;
 mod link_ends;
+mod protect;
 mod scene;
 mod traces;
 mod udp;

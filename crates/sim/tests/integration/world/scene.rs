@@ -32,6 +32,7 @@ pub(crate) fn chain(links: Vec<LinkConfig>) -> Scenario {
         config,
         ends: Default::default(),
         shared: [None, None],
+        protect: None,
     };
     Scenario {
         title: "a chain".into(),
