@@ -29,9 +29,9 @@ mod world;
 
 pub use observer::{Observer, OfferedPacket, PacketStep, Unobserved};
 pub use packet_log::PacketLog;
+pub use protect::ProtectResult;
 pub use results::{
-    BundleResult, FlowOutcome, FlowResult, LegResult, LinkEndResult, LinkResult, ProtectResult, RunResult,
-    SplitterResult,
+    BundleResult, FlowOutcome, FlowResult, LegResult, LinkEndResult, LinkResult, RunResult, SplitterResult,
 };
 pub use scenario::Scenario;
 pub use trace::{Trace, TraceError};

@@ -8,8 +8,7 @@ use bentpipe_units::Time;
 use crate::events::{Alarm, Event, Events};
 use crate::occupancy::Occupancy;
 use crate::packet::Packet;
-use crate::protect::{Frame, ProtectedEnd};
-use crate::results::ProtectResult;
+use crate::protect::{Frame, ProtectResult, ProtectedEnd};
 use crate::scenario::LinkSpec;
 
 /// The link end in front of a pipe, with the frames that the pipe will deliver.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::bundles::BundleNodes;
 use crate::flow::{Flow, Splitter};
 use crate::network::Pipe;
+use crate::protect::ProtectResult;
 use crate::scenario::{FlowSpec, LinkSpec, Scenario};
 use crate::udp::UdpResult;
 
@@ -159,32 +160,6 @@ pub struct LinkEndResult {
     pub most_held_bytes: u64,
     /// The mean over the run.
     pub mean_held_bytes: f64,
-}
-
-/// The counters of an end of a protected leg.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct ProtectResult {
-    /// Packets that it sent in frames, each once.
-    pub packets: u64,
-    /// Repair frames that it sent.
-    pub repair_frames: u64,
-    /// Packets that it sent again.
-    pub retransmissions: u64,
-    /// Packets of the other end that it delivered.
-    pub delivered: u64,
-    /// Those of them that the code repaired.
-    pub repaired: u64,
-    /// Packets of the other end that it did not wait for any longer; some came later.
-    pub skipped: u64,
-    /// Frames of the other end that it did not take.
-    pub refused: u64,
-    /// Packets that its queue dropped: to tell their sender, because it was full, or because the other end
-    /// fell silent.
-    pub dropped: u64,
-    /// Packets that passed unprotected because the other end was silent.
-    pub unprotected: u64,
-    /// Sessions that have begun; the counters of packets are those of the last one.
-    pub sessions: u64,
 }
 
 pub(crate) fn collect(

@@ -11,6 +11,7 @@ use bentpipe_link::agent::xcp::control::Gains;
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::{Encapsulation, Impairments, LinkConfig};
+use bentpipe_protect::Choice;
 use bentpipe_tcp::congestion::{Algorithm, Components};
 use bentpipe_tcp::{Config, MetricsCache, Recovery, SynSchedule};
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
@@ -977,6 +978,71 @@ fn udp_streams_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn a_protected_leg_has_the_rates_of_its_link_and_queues_of_two_products_unless_it_is_told_others() {
+    let off = ["snoop", "delayed_dup_acks", "arq"].map(|key| format!("link.sat.{key}=off"));
+    let plain = ["link.sat.encapsulation=none", "link.sat.reverse={ rate = '2Mbit/s' }"];
+    let protect = |protect: &str| {
+        let protect = format!("link.sat.protect={protect}");
+        let settings = off.iter().map(String::as_str).chain(plain).chain([protect.as_str()]);
+        let spec = with(&settings.collect::<Vec<_>>()).unwrap().links[0].protect.clone();
+        spec.map(|spec| {
+            (spec.choice, spec.rates.map(|rate| rate.map(Rate::bps)), spec.queues.map(ByteCount::get))
+        })
+    };
+    let megabits = |rates: [u64; 2]| rates.map(|rate| Some(rate * 1_000_000));
+    assert_eq!(protect("off"), None);
+    assert_eq!(protect("{}"), Some((Choice::Auto, megabits([10, 2]), [1_500_000, 300_000])));
+    let told = "{ class = 'latency', rate = '8Mbit/s', reverse_rate = '1Mbit/s', queue = '9kB' }";
+    assert_eq!(protect(told), Some((Choice::Latency, megabits([8, 1]), [9000; 2])));
+    let spec = with(&["link.net.protect.class=bulk"]).unwrap().links[1].protect.clone().unwrap();
+    assert_eq!(
+        (spec.rates, spec.queues),
+        ([None; 2], [ByteCount::new(4_000_000); 2]),
+        "a link without rates"
+    );
+}
+
+#[test]
+fn a_protected_leg_that_cannot_be_is_refused() {
+    let line = line_of("snoop");
+    let protected = FULL.replace("snoop = ", "protect = {}\nsnoop = ");
+    let error = read(&protected).unwrap_err();
+    let expected = format!(
+        "dir/s.toml:{line}: link.sat.protect: the link has snoop, too: give it either snoop or protect"
+    );
+    assert!(error.starts_with(&expected), "{error}");
+    for (setting, expected) in [
+        (
+            "link.net.protect.class=fast",
+            "link.net.protect.class: \"fast\" is not accepted: choose auto, latency or bulk",
+        ),
+        ("link.net.protect.rate=0", "link.net.protect.rate: "),
+        ("link.net.protect.reverse_rate=x", "link.net.protect.reverse_rate: "),
+        ("link.net.protect.queue=1499", "link.net.protect.queue: 1.499kB is not possible: write 1.5kB to"),
+        ("link.net.protect=on", "link.net.protect: "),
+    ] {
+        let error = with(&[setting]).unwrap_err();
+        assert!(error.contains(expected), "{error}\nis not {expected}");
+    }
+    let both = ["link.net.protect={}", "link.net.xcp={ at = 'gw', capacity = '1Mbit/s' }"];
+    assert!(with(&both).unwrap_err().contains("the link has xcp, too"));
+    assert!(with(&["link.net.protect={}", "link.net.xcp=off"]).is_ok());
+}
+
+#[test]
+fn datagrams_that_do_not_fit_into_a_protected_leg_are_refused() {
+    let sized = |bytes: u16| {
+        let size = format!("udp.broadcast.packet_size={bytes}B");
+        streams(&["link.east.protect={}", &size]).map(|scenario| scenario.udp[0].packet)
+    };
+    assert_eq!(sized(1426), Ok(1426));
+    let error = sized(1427).unwrap_err();
+    let expected = "udp.broadcast.packet_size: 1427 bytes do not fit into the frames of the protected leg over east: \
+                    write 1426 or less";
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
 fn an_unsuitable_agent_at_a_links_end_is_refused() {
     let error = with(&["link.net.snoop={ at = 'gw' }"]).unwrap_err();
     let expected =
@@ -1129,6 +1195,7 @@ fn the_reference_describes_every_key() {
             "ack_filter = { zzz = 1 }",
         ),
         bogus("name = \"sat\"", "explicit = { zzz = 1 }"),
+        bogus("name = \"sat\"", "protect = { zzz = 1 }"),
     ];
     for text in texts {
         let error = read(&text).unwrap_err();
@@ -1170,7 +1237,8 @@ proptest! {
             "tcp.lab.initial_window", "flow.download.bytes", "flow.download.count", "flow.download.start",
             "flow.download.split.gw.buffer", "flow.download.split.gw.quota", "flow.download.bundles",
             "flow.download.bundles.size", "flow.download.via", "link.sat.snoop", "link.sat.snoop.cache",
-            "link.sat.snoop.flows", "link.sat.delayed_dup_acks.delay", "link.sat.arq", "link.net.arq.report_within", "x.y", "", "link..per", "flow",
+            "link.sat.snoop.flows", "link.sat.delayed_dup_acks.delay", "link.sat.arq", "link.net.arq.report_within", "link.net.protect",
+            "link.net.protect.rate", "link.net.protect.queue", "x.y", "", "link..per", "flow",
         ][..]),
         value in "(-?[0-9]{1,20}(\\.[0-9]{1,9})?(e-?[0-9]{1,3})?(s|ms|ns|h|M|G|MB|GB|B|%)?|\\PC{0,20}|[\\[{\"'\\]},=a-z0-9]{0,20})",
     ) {

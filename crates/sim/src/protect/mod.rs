@@ -51,9 +51,9 @@ use bentpipe_protect::{Choice, Cipher, Config, Leg, Queue, Secret, Sent};
 use bentpipe_units::{Rate, Time};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use serde::Serialize;
 
 use crate::packet::{Packet, Payload};
-use crate::results::ProtectResult;
 use crate::scenario::{FRAME_HEADERS, PROTECTED_MTU, ProtectSpec};
 
 /// Bytes of the headers of IPv4 and TCP without options.
@@ -122,6 +122,32 @@ impl Frame {
             }
         }
     }
+}
+
+/// The counters of an end of a protected leg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct ProtectResult {
+    /// Packets that it sent in frames, each once.
+    pub packets: u64,
+    /// Repair frames that it sent.
+    pub repair_frames: u64,
+    /// Packets that it sent again.
+    pub retransmissions: u64,
+    /// Packets of the other end that it delivered.
+    pub delivered: u64,
+    /// Those of them that the code repaired.
+    pub repaired: u64,
+    /// Packets of the other end that it did not wait for any longer; some came later.
+    pub skipped: u64,
+    /// Frames of the other end that it did not take.
+    pub refused: u64,
+    /// Packets that its queue dropped: to tell their sender, because it was full, or because the other end
+    /// fell silent.
+    pub dropped: u64,
+    /// Packets that passed unprotected because the other end was silent.
+    pub unprotected: u64,
+    /// Sessions that have begun; the counters of packets are those of the last one.
+    pub sessions: u64,
 }
 
 /// One end of a protected leg.
