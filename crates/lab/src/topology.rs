@@ -75,6 +75,9 @@ pub enum FarEnd {
     /// A terminal for a second proxy, whose receive buffer is as large as the link needs. The client is behind
     /// it and has its kernel's own.
     Terminal,
+    /// A terminal that ends no connection. The client is behind it and has the receive buffer that the link
+    /// needs.
+    ForwardingTerminal,
 }
 
 /// A link that is the same both ways, with a round-trip time of the empty link and a packet error rate.
@@ -104,7 +107,8 @@ impl Topology {
     ) -> Result<Self, Error> {
         let [client, gateway, server] = ["client", "gateway", "server"].map(Namespace::new);
         let (client, gateway, server) = (client?, gateway?, server?);
-        let terminal = (far_end == FarEnd::Terminal).then(|| Namespace::new("terminal")).transpose()?;
+        let has_terminal = matches!(far_end, FarEnd::Terminal | FarEnd::ForwardingTerminal);
+        let terminal = has_terminal.then(|| Namespace::new("terminal")).transpose()?;
         let far = terminal.as_ref().unwrap_or(&client);
         let ends = ((&gateway, SATELLITE), (far, SATELLITE));
         let link = SatelliteLink::start_with_agents(ends.0, ends.1, config, link_ends, seed, MTU)?;
@@ -114,11 +118,16 @@ impl Topology {
         lan(&gateway, &server, TERRESTRIAL_SUBNET)?;
         match far_end {
             FarEnd::StockClient => stock_receive_window(&client)?,
-            FarEnd::Client | FarEnd::Terminal => open_receive_window(far, config)?,
+            FarEnd::Client | FarEnd::Terminal | FarEnd::ForwardingTerminal => {
+                open_receive_window(far, config)?
+            }
         }
         open_send_buffer(&gateway, config)?;
         if let Some(terminal) = &terminal {
-            stock_receive_window(&client)?;
+            match far_end {
+                FarEnd::ForwardingTerminal => open_receive_window(&client, config)?,
+                _ => stock_receive_window(&client)?,
+            }
             lan(terminal, &client, CLIENT_SUBNET)?;
             default_route(&gateway, SATELLITE_SUBNET.right4())?;
             default_route(&gateway, SATELLITE_SUBNET.right6())?;

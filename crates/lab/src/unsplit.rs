@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use bentpipe_link::{DirectionConfig, GilbertElliott, LinkConfig};
-use bentpipe_proxy::Config;
+use bentpipe_proxy::{Config, Daemon};
 use bentpipe_units::{Probability, Rate};
 use ring::rand::{SecureRandom, SystemRandom};
 use tempfile::TempDir;
@@ -81,7 +81,8 @@ pub enum Class {
 /// The daemons at both ends of the link, and the key that they share. They end with this value.
 #[derive(Debug)]
 pub struct Boxes {
-    _proxies: [Proxy; 2],
+    /// At the gateway and at the terminal.
+    proxies: [Proxy; 2],
     _key: Key,
 }
 
@@ -249,7 +250,12 @@ impl Boxes {
             Proxy::start(host, &config.map_err(|error| Error::Proxy(error.to_string()))?)
         };
         let proxies = [start(gateway)?, start(terminal)?];
-        Ok(Self { _proxies: proxies, _key: key })
+        Ok(Self { proxies, _key: key })
+    }
+
+    /// The daemon at the gateway.
+    pub fn gateway(&self) -> &Daemon {
+        &self.proxies[0]
     }
 }
 

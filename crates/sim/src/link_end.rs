@@ -25,7 +25,7 @@ pub(crate) struct NearEnd {
 
 #[derive(Debug)]
 enum End {
-    Agents(LinkEnd<Packet>),
+    Agents(Box<LinkEnd<Packet>>),
     Protected(Box<ProtectedEnd>),
 }
 
@@ -38,8 +38,9 @@ impl NearEnd {
             return ends.map(|end| Some(Box::new(Self::new(End::Protected(Box::new(end)), false))));
         }
         let nothing = link.ends.iter().all(LinkEndConfig::is_nothing);
-        let near_end =
-            |config: &LinkEndConfig| Self::new(End::Agents(LinkEnd::new(config)), config.is_nothing());
+        let near_end = |config: &LinkEndConfig| {
+            Self::new(End::Agents(Box::new(LinkEnd::new(config))), config.is_nothing())
+        };
         link.ends.each_ref().map(|config| (!nothing).then(|| Box::new(near_end(config))))
     }
 

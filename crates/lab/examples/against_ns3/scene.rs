@@ -72,7 +72,14 @@ pub(crate) fn one_link(forward: DirectionConfig, reverse: DirectionConfig, limit
 
 /// A link by name between two nodes.
 pub(crate) fn link(name: impl Into<String>, between: [usize; 2], config: LinkConfig) -> LinkSpec {
-    LinkSpec { name: name.into(), between, config, ends: Default::default(), shared: [None, None], protect: None }
+    LinkSpec {
+        name: name.into(),
+        between,
+        config,
+        ends: Default::default(),
+        shared: [None, None],
+        protect: None,
+    }
 }
 
 /// A flow over some links, all of them forwards, from the time zero on.

@@ -225,6 +225,7 @@ fn link_result(
         LinkEndResult {
             node: scenario.nodes[spec.between[end]].clone(),
             report: reports[end].clone(),
+            protect: None,
             most_held_bytes: most_bytes,
             mean_held_bytes: mean_bytes,
         }

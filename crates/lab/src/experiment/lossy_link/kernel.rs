@@ -15,6 +15,7 @@ use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, Mitigation, PERS, RTT,
 use crate::Error;
 use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
 use crate::topology::{FarEnd, Proxy, SATELLITE, Topology, symmetric};
+use crate::unsplit::{Boxes, Class, SETTLED};
 
 const RATE: Rate = Rate::mbps(10);
 const SERVER: &str = "reno";
@@ -70,15 +71,23 @@ impl Download {
         let run = format!("{} from {sender} at PER {per}", mitigation.label().0);
         let fail = |source| Error::Transfer { run: run.clone(), source };
         let link = self.link();
-        let topology = Topology::build_with(&link, &link_ends(mitigation, &link), seed, FarEnd::Client)?;
+        let is_protected = mitigation == Mitigation::Protected;
+        // What a box sends itself is not protected: the client needs one of its own in front of it.
+        let far_end = if is_protected { FarEnd::ForwardingTerminal } else { FarEnd::Client };
+        let topology = Topology::build_with(&link, &link_ends(mitigation, &link), seed, far_end)?;
+        let boxes = is_protected.then(|| Boxes::start(&topology, RATE, Class::Auto, "tcp")).transpose()?;
+        if boxes.is_some() {
+            std::thread::sleep(SETTLED);
+        }
         let server = topology.serve(Some(sender), SAMPLE_INTERVAL).map_err(fail)?;
         let action = match mitigation {
             Mitigation::Split => Some("split"),
             Mitigation::Snoop => Some("snoop"),
-            Mitigation::EndToEnd | Mitigation::DelayedDupAcks => None,
+            Mitigation::EndToEnd | Mitigation::DelayedDupAcks | Mitigation::Protected => None,
         };
         let daemon = action.map(|action| Proxy::start(&topology.gateway, &proxy(action))).transpose()?;
-        let (held, got) = self.transfer(&topology, daemon.as_deref());
+        let at_gateway = daemon.as_deref().or(boxes.as_ref().map(Boxes::gateway));
+        let (held, got) = self.transfer(&topology, at_gateway);
         let goodput_bps = got.map_err(fail)?.bytes as f64 * 8.0 / lasts.as_secs_f64();
         Ok(Measured { goodput_bps, held_bytes: held as f64, sender: sender_counts(&server, lasts) })
     }
@@ -132,7 +141,11 @@ fn held(topology: &Topology, daemon: Option<&Daemon>) -> u64 {
     let [gateway, _] = topology.link.held_bytes();
     let of_daemon = |daemon: &Daemon| {
         let stats = daemon.stats();
-        stats.buffered + stats.snoop.held_bytes + stats.snoop.queued_bytes
+        let [snoop, protect] = [
+            stats.snoop.held_bytes + stats.snoop.queued_bytes,
+            stats.protect.held_bytes + stats.protect.queued_bytes,
+        ];
+        stats.buffered + snoop + protect
     };
     gateway + daemon.map_or(0, of_daemon)
 }
@@ -141,7 +154,9 @@ fn held(topology: &Topology, daemon: Option<&Daemon>) -> u64 {
 fn link_ends(mitigation: Mitigation, link: &LinkConfig) -> [LinkEndConfig; 2] {
     let nothing = LinkEndConfig::default;
     match mitigation {
-        Mitigation::EndToEnd | Mitigation::Split | Mitigation::Snoop => [nothing(), nothing()],
+        Mitigation::EndToEnd | Mitigation::Split | Mitigation::Snoop | Mitigation::Protected => {
+            [nothing(), nothing()]
+        }
         Mitigation::DelayedDupAcks => {
             let arq = Some(ArqConfig { delivery: Delivery::Immediate, ..ArqConfig::for_link(link) });
             let delayed = DelayedDupAckConfig::with_delay(RTT.mul_f64(DELAY_RTTS));

@@ -226,6 +226,8 @@ fn parts_of_rack_that_linux_can_switch_off_become_settings() {
 fn what_no_kernel_can_do_is_refused_with_the_reason() {
     let error = refusal(DISRUPTIVE, &[]);
     assert!(error.contains("flow download is carried in bundles"), "{error}");
+    let error = refusal(GEO, &["link.satellite.protect={}"]);
+    assert!(error.contains("link satellite has a protected leg"), "{error}");
     let error = refusal(GEO, &["tcp.space.congestion=bbr3"]);
     assert!(error.contains("BBR version 3"), "{error}");
     let error = refusal(
