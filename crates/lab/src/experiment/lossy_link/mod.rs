@@ -169,7 +169,6 @@ impl Comparison {
                 self.snoop_multiplies(),
                 self.delayed_dup_acks_multiply(),
                 self.protected_legs_multiply(),
-                self.protected_legs_cost_little(),
                 self.snoop_is_bounded(),
             ],
             tables: vec![Part::new("goodput", goodput), Part::new("held", held)],
@@ -218,12 +217,6 @@ impl Comparison {
         )
         .shown_in("times", 1.0, 1)
         .with(self.times_end_to_end(Range::at_least(10.0), Mitigation::Protected, ONE_PERCENT))
-    }
-
-    /// Frames take 30 bytes of each packet, and the queue in front of the leg signals before it is full.
-    fn protected_legs_cost_little(&self) -> Claim {
-        Claim::ours("Without losses on the link protected legs cost a tenth of the goodput or less")
-            .with(self.times_end_to_end(Range::at_least(0.9), Mitigation::Protected, 0))
     }
 
     fn snoop_is_bounded(&self) -> Claim {
