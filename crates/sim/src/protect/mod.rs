@@ -361,3 +361,122 @@ fn bytes_of(random: &mut SplitMix64) -> [u8; 32] {
     bytes.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next_u64().to_le_bytes()));
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use bentpipe_link::DirectionConfig;
+    use bentpipe_tcp::{Flags, Segment, SynOptions};
+    use bentpipe_units::ByteCount;
+
+    use super::*;
+
+    const RATE: Rate = Rate::mbps(10);
+
+    fn pair(delay: Duration, seed: u64) -> [ProtectedEnd; 2] {
+        let direction = DirectionConfig { rate: Some(RATE), delay, ..DirectionConfig::default() };
+        let (rates, queues) = ([Some(RATE); 2], [ByteCount::new(1_000_000); 2]);
+        let spec = ProtectSpec { choice: Choice::Auto, rates, queues };
+        ProtectedEnd::pair(&LinkConfig::symmetric(direction), &spec, seed)
+    }
+
+    fn packet(seq: u32) -> Packet {
+        let segment = Segment { seq, len: 1386, flags: Flags::ACK, ..Segment::default() };
+        Packet { payload: Payload::Tcp(segment), from: 6, hop: 0, corrupted: false }
+    }
+
+    /// The frames that leave until nothing waits, with their times.
+    fn frames(end: &mut ProtectedEnd) -> Vec<(Time, Frame)> {
+        let (mut now, mut frames) = (Time::ZERO, Vec::new());
+        while !end.queue.is_empty() || end.free_at > now {
+            end.on_timer(now);
+            while let Some(frame) = end.poll_to_link(now) {
+                frames.push((now, frame));
+            }
+            now = end.wake_after(now);
+        }
+        frames
+    }
+
+    #[test]
+    fn frames_leave_at_the_rate_and_bring_the_packets_to_the_other_end() {
+        let [mut near, mut far] = pair(Duration::from_millis(300), 1);
+        (0..500).for_each(|seq| near.outbound(Time::ZERO, packet(seq)));
+        let frames = frames(&mut near);
+        assert!(frames.windows(2).all(|pair| {
+            let [(before, frame), (after, _)] = pair else { return false };
+            *after - *before >= RATE.time_for(frame.length() as u64)
+        }));
+        let bytes: usize = frames.iter().map(|(_, frame)| frame.length()).sum();
+        let took = frames.last().unwrap().0.since(Time::ZERO);
+        assert!(
+            took >= RATE.time_for(bytes as u64 - 1500) && took < RATE.time_for(bytes as u64),
+            "{took:?} {bytes}"
+        );
+        let mut delivered = Vec::new();
+        for (at, frame) in frames {
+            far.inbound(at, frame);
+            delivered.extend(std::iter::from_fn(|| far.poll_to_host()));
+        }
+        assert_eq!(delivered, (0..500).map(packet).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_session_runs_from_time_zero_and_longer_than_the_first_report_takes() {
+        for delay in [Duration::from_millis(1), Duration::from_secs(20)] {
+            let ends = pair(delay, 3);
+            assert!(ends.iter().all(|end| end.is_alive(Time::ZERO) && end.is_alive(Time::ZERO + delay)));
+            assert!(ends.iter().all(|end| !end.is_alive(Time::ZERO + delay + SILENCE)), "nothing was heard");
+        }
+    }
+
+    #[test]
+    fn without_a_peer_packets_pass_as_they_are_and_what_waits_is_dropped() {
+        let [mut near, _] = pair(Duration::from_millis(300), 1);
+        (0..9).for_each(|seq| near.outbound(Time::ZERO, packet(seq)));
+        let late = Time::ZERO + Duration::from_secs(5);
+        near.outbound(late, packet(9));
+        assert_eq!(near.poll_to_link(late), Some(Frame::Plain(agent::Frame::Bare(packet(9)))));
+        let result = near.result();
+        assert_eq!((result.dropped, result.unprotected, near.queue.len()), (9, 1, 0));
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_frames_and_another_one_others() {
+        let of_seed = |seed| {
+            let [mut near, _] = pair(Duration::from_millis(300), seed);
+            near.outbound(Time::ZERO, packet(1));
+            frames(&mut near)
+        };
+        assert_eq!(of_seed(1), of_seed(1));
+        assert_ne!(of_seed(1), of_seed(2));
+    }
+
+    #[test]
+    fn a_damaged_frame_or_a_second_copy_is_not_taken() {
+        let [mut near, mut far] = pair(Duration::from_millis(300), 1);
+        near.outbound(Time::ZERO, packet(1));
+        let (frames, before) = (frames(&mut near), far.result().refused);
+        for (at, frame) in &frames {
+            far.inbound(*at, frame.clone().corrupted());
+            assert_eq!(far.poll_to_host(), None);
+        }
+        for (at, frame) in frames.iter().chain(&frames) {
+            far.inbound(*at, frame.clone());
+        }
+        assert_eq!((far.poll_to_host(), far.poll_to_host()), (Some(packet(1)), None));
+        assert!(far.result().refused > before + frames.len() as u64);
+    }
+
+    #[test]
+    fn a_syn_announces_what_fits() {
+        let announced = |mss| {
+            let syn = SynOptions { mss, ..SynOptions::default() };
+            let segment = Segment { flags: Flags::SYN, syn: Some(syn), ..Segment::default() };
+            match clamp_mss(Packet { payload: Payload::Tcp(segment), ..packet(0) }).payload {
+                Payload::Tcp(segment) => segment.syn.and_then(|syn| syn.mss),
+                Payload::Udp(_) => None,
+            }
+        };
+        assert_eq!([Some(1460), Some(900), None].map(announced), [Some(1386), Some(900), None]);
+    }
+}
