@@ -10,14 +10,15 @@ use crate::common::{bentpipe, document, success};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Everything that a scenario can make results of: a splitter, agents of each kind, an ARQ, bundles, a
-/// stream.
+/// Everything that a scenario can make results of: a splitter, agents of each kind, an ARQ, a protected leg,
+/// bundles, a stream.
 const SCENARIO: &str = r#"duration = "20s"
 
 [[link]]
 name = "ground"
 between = ["server", "gateway"]
 delay = "10ms"
+protect = {}
 
 [[link]]
 name = "sat"
@@ -96,6 +97,7 @@ const SHARED: &[&str] = &[
     "links[].reverse.",
     "links[].stations[].report.agents[].",
     "links[].stations[].report.arq.",
+    "links[].stations[].protect.",
 ];
 
 fn assert_documented(section: &str, found: &BTreeSet<String>) {
