@@ -7,7 +7,7 @@ use bentpipe_units::{ByteCount, Time};
 
 /// A packet of a flow offered to a link; datagrams of UDP streams are not reported. On a link with agents, it
 /// is a packet that a link end sends, retransmissions included; frames without a packet, such as the reports
-/// of an ARQ, are not reported.
+/// of an ARQ, are not reported, nor are those of a protected leg.
 #[derive(Debug, Clone, Copy)]
 pub struct OfferedPacket<'a> {
     /// When.
@@ -35,7 +35,7 @@ pub struct PacketStep {
     pub forward: bool,
     /// Which of the packets offered to this direction it is, from 1 on.
     pub number: u64,
-    /// IP bytes; of a frame of an ARQ, all.
+    /// IP bytes, of a frame of a protected leg those of its own packet; of a frame of an ARQ, all.
     pub bytes: usize,
     /// The step.
     pub step: Step,

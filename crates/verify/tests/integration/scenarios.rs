@@ -91,7 +91,7 @@ fn nothing_is_found_with_any_effect_or_agent() {
     std::fs::write(folder.path().join("rates.txt"), "1\n1\n3\n4\n7\n8\n8\n9\n11\n").unwrap();
     std::fs::write(folder.path().join("delays.txt"), "24\n18.5\n31\n").unwrap();
     std::fs::write(folder.path().join("outages.csv"), "start_km,length_km\n0.1,0.05\n0.3,0.0333\n").unwrap();
-    let variants: [&[&str]; 21] = [
+    let variants: [&[&str]; 22] = [
         &[],
         &["link.sat.queue=20kB"],
         &["link.sat.rate=unlimited"],
@@ -125,6 +125,7 @@ fn nothing_is_found_with_any_effect_or_agent() {
             "link.sat.delayed_dup_acks={ at = \"client\", delay = \"300ms\" }",
             "link.sat.arq={ delivery = \"immediate\" }",
         ],
+        &["link.sat.per=1%", "link.sat.protect={}", "link.sat.corrupt=1%", "link.sat.duplicate=1%"],
         &["link.sat.reverse.rate=50k", "link.sat.ack_filter={ at = \"client\" }"],
     ];
     for settings in variants {
