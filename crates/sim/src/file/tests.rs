@@ -18,7 +18,7 @@ use bentpipe_units::{ByteCount, Probability, Rate, Time};
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::{BundleSpec, Hop, Side};
+use crate::scenario::{BundleSpec, Hop, PROTECTED_MTU, Side};
 use crate::sweep::Plan;
 
 /// Every key once.
@@ -1035,11 +1035,14 @@ fn datagrams_that_do_not_fit_into_a_protected_leg_are_refused() {
         let size = format!("udp.broadcast.packet_size={bytes}B");
         streams(&["link.east.protect={}", &size]).map(|scenario| scenario.udp[0].packet)
     };
-    assert_eq!(sized(1426), Ok(1426));
-    let error = sized(1427).unwrap_err();
-    let expected = "udp.broadcast.packet_size: 1427 bytes do not fit into the frames of the protected leg over east: \
-                    write 1426 or less";
-    assert!(error.contains(expected), "{error}");
+    assert_eq!(sized(PROTECTED_MTU), Ok(PROTECTED_MTU));
+    let error = sized(PROTECTED_MTU + 1).unwrap_err();
+    let expected = format!(
+        "udp.broadcast.packet_size: {} bytes do not fit into the frames of the protected leg over east: write \
+         {PROTECTED_MTU} or less",
+        PROTECTED_MTU + 1
+    );
+    assert!(error.contains(&expected), "{error}");
 }
 
 #[test]

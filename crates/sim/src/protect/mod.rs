@@ -477,6 +477,7 @@ mod tests {
                 Payload::Udp(_) => None,
             }
         };
-        assert_eq!([Some(1460), Some(900), None].map(announced), [Some(1386), Some(900), None]);
+        let fits = PROTECTED_MTU - TCP_HEADERS;
+        assert_eq!([Some(1460), Some(900), None].map(announced), [Some(fits), Some(900), None]);
     }
 }
