@@ -307,8 +307,12 @@ impl Queue {
                 return None;
             };
             let flow = &mut self.flows[index];
-            let short = flow.bytes <= FULL_PACKET;
-            if flow.codel.judge(now - waiting.since, short, now, limits) == Verdict::Pass {
+            let (waited, short) = (now - waiting.since, flow.bytes <= FULL_PACKET);
+            // What a sender does about a signal is seen a round trip later, behind what waits already: before that
+            // a second one would say the same again.
+            let answer = if self.settling { Duration::ZERO } else { self.rtt + waited };
+            let limits = Limits { interval: limits.interval.max(answer), ..limits };
+            if flow.codel.judge(waited, short, now, limits) == Verdict::Pass {
                 return Some(waiting);
             }
             if mark(&mut waiting.packet) {
