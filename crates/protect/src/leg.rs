@@ -30,6 +30,8 @@ const REPORT_INTERVAL: std::ops::RangeInclusive<Duration> =
 const URGENT_REPORT_INTERVAL: Duration = Duration::from_millis(5);
 /// Between two answers to hellos: whoever replays hellos gets no more than that.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(20);
+/// The format of a [`Handover`]: another one if what is written has other fields or means something else.
+const HANDOVER_FORMAT: u32 = 1;
 /// Round trips beyond this are none.
 const LONGEST_RTT: Duration = Duration::from_secs(60);
 
@@ -106,8 +108,23 @@ struct State {
 /// any more.
 #[derive(Debug, Deserialize)]
 pub struct Handover {
+    format: u32,
     keys: SessionRecord,
     state: State,
+}
+
+/// Why a session does not go on in another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ResumeError {
+    /// It was written by another version.
+    #[error("it was written in format {theirs}, and this program reads {HANDOVER_FORMAT}")]
+    Format {
+        /// The format of that version.
+        theirs: u32,
+    },
+    /// The keys of the two processes are different.
+    #[error("its key was another one")]
+    Secret,
 }
 
 /// When to report.
@@ -168,20 +185,26 @@ impl Leg {
     pub fn handover(&self) -> Option<impl Serialize + '_> {
         #[derive(Serialize)]
         struct Written<'a> {
+            format: u32,
             keys: SessionRecord,
             state: &'a State,
         }
         let keys = self.handshake.record(self.session.as_ref()?);
-        Some(Written { keys, state: &self.state })
+        Some(Written { format: HANDOVER_FORMAT, keys, state: &self.state })
     }
 
     /// Goes on with a session of another process, which had the same clock. Its settings hold until the session
-    /// ends. `false`, and nothing has changed, if that process had another secret.
-    pub fn resume(&mut self, handover: Handover) -> bool {
-        let Some(session) = self.handshake.resume(handover.keys) else { return false };
-        self.session = Some(session);
+    /// ends.
+    ///
+    /// # Errors
+    /// That process was of another version or had another secret. Nothing has changed then.
+    pub fn resume(&mut self, handover: Handover) -> Result<(), ResumeError> {
+        if handover.format != HANDOVER_FORMAT {
+            return Err(ResumeError::Format { theirs: handover.format });
+        }
+        self.session = Some(self.handshake.resume(handover.keys).ok_or(ResumeError::Secret)?);
         self.state = handover.state;
-        true
+        Ok(())
     }
 
     /// Ends the session; the next one begins as soon as the peer answers.

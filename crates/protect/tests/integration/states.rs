@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bentpipe_link::{DirectionConfig, Impairments};
+use bentpipe_protect::leg::ResumeError;
 use bentpipe_protect::{Cipher, Class, Config, FrameError, Secret, Sent};
 use bentpipe_units::Probability;
 use proptest::prelude::*;
@@ -73,7 +74,7 @@ fn an_upgraded_box_goes_on_in_the_session_and_loses_nothing() {
         let mut world = both(geo(0.01), Class::Bulk);
         for upgrade in 0..20 {
             world.run(Duration::from_millis(300 + 7 * upgrade));
-            assert!(world.upgrade(upgraded, secret(), 100 + upgrade as u8));
+            assert_eq!(world.upgrade(upgraded, secret(), 100 + upgrade as u8), Ok(()));
             assert!(world.sides[upgraded].leg.is_alive(world.now));
         }
         world.traffic = Traffic::None;
@@ -88,7 +89,8 @@ fn an_upgraded_box_goes_on_in_the_session_and_loses_nothing() {
 fn a_session_does_not_go_on_under_another_secret_nor_after_its_end() {
     let mut world = both(geo(0.0), Class::Bulk);
     world.run(SECOND);
-    assert!(!world.upgrade(0, Secret::new(Cipher::Aes128Gcm, [5; 32]), 9));
+    let other = Secret::new(Cipher::Aes128Gcm, [5; 32]);
+    assert_eq!(world.upgrade(0, other, 9), Err(ResumeError::Secret));
     assert!(!world.sides[0].leg.has_session());
     let mut world = both(geo(0.0), Class::Bulk);
     world.run(SECOND);

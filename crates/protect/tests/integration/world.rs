@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bentpipe_link::{Direction, DirectionConfig, InFlight};
 use bentpipe_protect::frame::{MAX_OVERHEAD, SOURCE_OVERHEAD};
+use bentpipe_protect::leg::ResumeError;
 use bentpipe_protect::{Cipher, Class, Config, FrameError, Leg, Secret, Sent};
 use bentpipe_tcp::congestion::Algorithm;
 use bentpipe_tcp::{Endpoint, Recovery, Segment};
@@ -134,8 +135,8 @@ impl World {
         self.sides[index].leg = Leg::new(config.clone(), secret(), [entropy; 32]);
     }
 
-    /// One box is upgraded: another process goes on with what it has written. Whether it has.
-    pub(crate) fn upgrade(&mut self, index: usize, secret: Secret, entropy: u8) -> bool {
+    /// One box is upgraded: another process goes on with what it has written.
+    pub(crate) fn upgrade(&mut self, index: usize, secret: Secret, entropy: u8) -> Result<(), ResumeError> {
         let written = rmp_serde::to_vec_named(&self.sides[index].leg.handover().unwrap()).unwrap();
         let mut leg = Leg::new(Config::default(), secret, [entropy; 32]);
         let resumes = leg.resume(rmp_serde::from_slice(&written).unwrap());

@@ -195,12 +195,15 @@ impl Carrier {
         let Read { leg, progress, min_rtt } = match session.read() {
             Ok(read) => read,
             Err(error) => {
-                tracing::info!("leg {}: a new session begins: {error}", self.name);
+                tracing::info!(
+                    "leg {}: a new session begins, as the old one cannot be read: {error}",
+                    self.name
+                );
                 return;
             }
         };
-        if !self.leg.resume(leg) {
-            tracing::info!("leg {}: a new session begins: the key is another one", self.name);
+        if let Err(error) = self.leg.resume(leg) {
+            tracing::info!("leg {}: a new session begins, as the old one cannot go on: {error}", self.name);
             return;
         }
         (self.progress, self.min_rtt) = (progress, min_rtt);
