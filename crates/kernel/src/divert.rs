@@ -17,7 +17,8 @@
 //! While one process takes over from another, both have programs at the interface, and the latest meets
 //! packets first. It [stands by](Divert::stand_by), which leaves packets to the other one, until its first
 //! [`Divert::divert_until`]. Then it diverts them, and clears the mark, so that the other does nothing: no
-//! packet is lost, passed or diverted twice.
+//! packet is lost, passed or diverted twice. Before it is certain that it takes over, it can
+//! [stand in](Divert::stand_in_until) for a time.
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
@@ -276,7 +277,14 @@ impl Divert {
     /// Leaves marked packets as they are to the programs of another process, until the next
     /// [`Divert::divert_until`]. Packets from the device still arrive.
     pub fn stand_by(&self) {
+        self.stand_in_until(Time::ZERO);
+    }
+
+    /// Diverts marked packets until then, as [`divert_until`](Self::divert_until) does, and stands by
+    /// afterwards: for a process that is about to take over, and may never do it.
+    pub fn stand_in_until(&self, until: Time) {
         self.memory.write(0, offset_of!(types::divert, standing_by), &1_u64);
+        self.memory.write(0, offset_of!(types::divert, until_ns), &until.as_nanos());
     }
 
     /// What becomes of marked packets from now on while nobody reads them.

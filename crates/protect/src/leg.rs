@@ -104,8 +104,7 @@ struct State {
     echo: Option<(u32, Time)>,
 }
 
-/// A session that another process goes on with, by [`Leg::resume`]. Who has written it must not send a frame of it
-/// any more.
+/// A session that another process goes on with, by [`Leg::resume`]: what [`Leg::handover`] has written.
 #[derive(Debug, Deserialize)]
 pub struct Handover {
     format: u32,
@@ -179,9 +178,8 @@ impl Leg {
         }
     }
 
-    /// The session, for another process; `None` if none runs. If that process may have taken it and this one goes
-    /// on all the same, [`end_session`](Self::end_session) has to come first: no two frames of a session may have
-    /// the same number.
+    /// The session, for another process; `None` if none runs. Of the two only one may go on with it: no two
+    /// frames of a session may have the same number.
     pub fn handover(&self) -> Option<impl Serialize + '_> {
         #[derive(Serialize)]
         struct Written<'a> {
@@ -205,13 +203,6 @@ impl Leg {
         self.session = Some(self.handshake.resume(handover.keys).ok_or(ResumeError::Secret)?);
         self.state = handover.state;
         Ok(())
-    }
-
-    /// Ends the session; the next one begins as soon as the peer answers.
-    pub fn end_session(&mut self) {
-        self.session = None;
-        self.handshake.end();
-        self.hello_at = Time::ZERO;
     }
 
     /// Whether packets are protected: a session runs, and the peer has been heard of within [`SILENCE`].

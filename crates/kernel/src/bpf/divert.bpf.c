@@ -28,7 +28,7 @@ struct divert {
 	/* Written by user space. */
 	u64 mark_value;
 	u64 mark_mask;
-	u64 standing_by;  /* nothing is done with packets that leave */
+	u64 standing_by;  /* packets that leave are another process's, but until `until_ns` */
 	u64 until_ns;     /* packets are diverted until then, by CLOCK_MONOTONIC: a process that hangs holds none */
 	u64 drop;         /* afterwards they are dropped, not passed */
 	u64 device;       /* the index of the TUN device */
@@ -119,19 +119,23 @@ int divert_egress(struct __sk_buff *skb)
 	struct divert *d = find_divert();
 	const struct sk_buff *kernel = kernel_packet(skb);
 	u32 to_data, link, segments;
+	bool is_read;
 
-	if (!d || (skb->mark & d->mark_mask) != d->mark_value || read_once(&d->standing_by) || !is_ip(skb))
+	if (!d || (skb->mark & d->mark_mask) != d->mark_value || !is_ip(skb))
+		return TCX_NEXT;
+	is_read = bpf_ktime_get_ns() < read_once(&d->until_ns);
+	if (!is_read && read_once(&d->standing_by))
 		return TCX_NEXT;
 	/* From `head` to the packet's first byte. */
 	to_data = BPF_CORE_READ(kernel, data) - BPF_CORE_READ(kernel, head);
 	link = BPF_CORE_READ(kernel, network_header) - to_data;
 	segments = segments_of(skb, link, BPF_CORE_READ(kernel, transport_header) - to_data);
-	if (bpf_ktime_get_ns() >= read_once(&d->until_ns) && read_once(&d->drop)) {
+	if (!is_read && read_once(&d->drop)) {
 		__sync_fetch_and_add(&d->dropped, segments);
 		return TC_ACT_SHOT;
 	}
 	skb->mark &= ~(u32)d->mark_mask;
-	if (bpf_ktime_get_ns() < read_once(&d->until_ns))
+	if (is_read)
 		return divert(skb, d, segments, skb->wire_len - segments * link);
 	__sync_fetch_and_add(&d->passed, segments);
 	return TCX_NEXT;

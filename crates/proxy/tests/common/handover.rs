@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use bentpipe_proxy::upgrade::{Predecessor, wait_for_successor};
 use bentpipe_proxy::{Config, Daemon, Prepared};
@@ -14,7 +15,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Net, Running};
+use super::{Net, PATIENCE, Running};
 
 /// What a successor does right before it claims the connections: the number of a signal, and of the process
 /// that gets it, 0 for itself.
@@ -226,4 +227,23 @@ pub fn recv_message(line: &OwnedFd) -> String {
     let mut message = vec![0; 100_000];
     let (_, length) = recv(line, &mut message, RecvFlags::empty()).unwrap();
     String::from_utf8_lossy(&message[..length]).into_owned()
+}
+
+/// The process in the gateway's namespace that is not this one, when there is one and it has stopped.
+pub fn frozen_beside(net: &Net, first: u32) -> Pid {
+    let is_frozen = |process: &std::path::PathBuf| {
+        let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+    };
+    let start = Instant::now();
+    loop {
+        let processes = super::accounts::processes_in(&net.gateway);
+        let mut frozen = processes.iter().filter(|process| is_frozen(process));
+        let pid = frozen.find_map(|process| process.file_name()?.to_str()?.parse::<i32>().ok());
+        if let Some(pid) = pid.filter(|&pid| pid != first as i32) {
+            return Pid::from_raw(pid).unwrap();
+        }
+        assert!(start.elapsed() < PATIENCE, "no successor is frozen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process};
 
 use crate::common::exchange::Exchange;
-use crate::common::handover::{ITSELF, recv_message, send_message};
+use crate::common::handover::{ITSELF, frozen_beside, recv_message, send_message};
 use crate::common::{Net, PATIENCE, RELAYS, Running, SERVER, configuration, network, pattern, read_all};
 
 /// Bytes that do not fit into any socket buffers here, so that they are in flight when it matters.
@@ -240,25 +240,6 @@ fn longest_pause(one: &mut TcpStream, other: &mut TcpStream, done: &AtomicBool) 
         }
         longest
     })
-}
-
-/// The process in the gateway's namespace that is not this one, when there is one and it has stopped.
-fn frozen_beside(net: &Net, first: u32) -> rustix::process::Pid {
-    let is_frozen = |process: &std::path::PathBuf| {
-        let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
-    };
-    let start = Instant::now();
-    loop {
-        let processes = crate::common::accounts::processes_in(&net.gateway);
-        let mut frozen = processes.iter().filter(|process| is_frozen(process));
-        let pid = frozen.find_map(|process| process.file_name()?.to_str()?.parse::<i32>().ok());
-        if let Some(pid) = pid.filter(|&pid| pid != first as i32) {
-            return rustix::process::Pid::from_raw(pid).unwrap();
-        }
-        assert!(start.elapsed() < PATIENCE, "no successor is frozen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

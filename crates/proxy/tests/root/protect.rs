@@ -5,7 +5,10 @@ use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, kill_process};
+
 use crate::common::exchange::Exchange;
+use crate::common::handover::{ITSELF, frozen_beside};
 use crate::common::symmetric::{Symmetric, symmetric};
 use crate::common::{CLIENT, Running, SERVER, socket_address, wait_until};
 
@@ -288,6 +291,38 @@ fn an_upgrade_in_the_middle_goes_on_in_the_session_and_loses_no_packet() {
     let before = far.counter("packets_received");
     assert!(stream(&client, &server, 100, 1000).len() == 100);
     wait_until("packets are still protected", || far.counter("packets_received") >= before + 100);
+    let [near, far] = boxes;
+    near.settle();
+    far.settle();
+}
+
+/// A successor that freezes when it has built everything diverts packets itself by then, for the time that a
+/// hand-over takes.
+#[test]
+fn a_successor_that_is_frozen_takes_no_packets_from_its_predecessor_nor_ends_the_session() {
+    let Some(scene) = symmetric() else { return };
+    let drops = format!("{INSECURE}\nwhen_silent = \"drop\"");
+    let mut boxes = started(&scene, [&drops, INSECURE]);
+    protected(&mut boxes);
+    let (client, server) = sockets(&scene, 0);
+    let [near, far] = &mut boxes;
+    let (_folder, path) = near.await_successor();
+    let first = near.pid();
+    std::thread::scope(|scope| {
+        let next =
+            scope.spawn(|| scene.near.take_over_after(&config(1, &drops), &path, Signal::STOP, ITSELF).err());
+        let frozen = frozen_beside(&scene.near, first);
+        let error = near.outcome_of_handover().expect("nobody has taken over");
+        assert!(error.contains("no progress"), "{error}");
+        let before = far.counter("packets_received");
+        // Longer than packets may wait for who goes on.
+        let got = stream(&client, &server, 7000, 1000);
+        kill_process(frozen, Signal::CONT).unwrap();
+        assert!(next.join().unwrap().is_some(), "it cannot take over any more");
+        assert_eq!(got.len(), 7000);
+        wait_until("all were protected", || far.counter("packets_received") >= before + 7000);
+    });
+    assert_eq!((near.counter("alive"), near.counter("sessions"), far.counter("sessions")), (1, 1, 1));
     let [near, far] = boxes;
     near.settle();
     far.settle();

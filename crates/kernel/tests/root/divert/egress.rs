@@ -74,6 +74,12 @@ fn packets_pass_or_are_dropped_while_nobody_reads() {
         divert.stand_by();
         assert_eq!(send(&divert).0, (0, 2));
         assert_eq!(divert.counters().passed, 2);
+        divert.set_when_silent(WhenSilent::Drop);
+        divert.stand_in_until(in_future(60));
+        assert_eq!(send(&divert).0, (2, 0), "it stands in");
+        divert.stand_in_until(PAST);
+        let before = divert.counters();
+        assert_eq!((send(&divert).0, divert.counters()), ((0, 2), before), "it stands by again");
     });
 }
 

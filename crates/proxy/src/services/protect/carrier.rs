@@ -217,11 +217,6 @@ impl Carrier {
         self.leg.is_alive(now())
     }
 
-    /// A successor may have gone on with the session, and has ended.
-    pub(super) fn end_session(&mut self) {
-        self.leg.end_session();
-    }
-
     /// Runs until the flag is set.
     pub(super) fn run(&mut self, mailbox: &Mailbox<Wanted>, stop: &AtomicBool) {
         self.next_look = Time::ZERO;

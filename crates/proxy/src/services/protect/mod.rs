@@ -162,9 +162,10 @@ impl ProtectedLeg {
         let leg = context.config.legs.get(&self.name);
         if let (Some(divert), Some(leg), true) = (&mut self.divert, leg, snapshot.is_alive) {
             // The predecessor's program goes with it, maybe before this process serves. Until then packets wait
-            // in the device, which is the same for both.
+            // in the device, which is the same for both. If this process never serves, they are left to the
+            // predecessor again.
             match divert.follow(leg.interface.as_str()) {
-                Ok(_) => divert.divert_until(carrier::now() + carrier::STAND_BY),
+                Ok(_) => divert.stand_in_until(carrier::now() + carrier::STAND_BY),
                 Err(error) => tracing::debug!(%error, leg = self.name, "packets pass for a moment"),
             }
         }
@@ -275,15 +276,10 @@ impl Service for Protect {
         self.legs.iter_mut().try_for_each(|leg| leg.start(context))
     }
 
-    /// Goes on after an upgrade that has failed.
+    /// Goes on after an upgrade that has failed, in the same session: the successor has not claimed it, and so
+    /// has sent no frame of it.
     fn unpause(&mut self, _context: &Context) -> Result<(), Error> {
-        for leg in &mut self.legs {
-            if let Some(carrier) = &mut leg.carrier {
-                carrier.end_session();
-            }
-            leg.run()?;
-        }
-        Ok(())
+        self.legs.iter_mut().try_for_each(ProtectedLeg::run)
     }
 
     fn reload(&mut self, context: &Context) {
