@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bentpipe_units::Time;
+use bentpipe_units::{ByteCount, Rate, Time};
 
 use crate::codel::{Codel, Limits, Verdict};
 use crate::frame::Class;
@@ -130,16 +130,34 @@ struct Waiting {
     number: u64,
 }
 
-impl Queue {
-    /// The limit of a queue if nothing else is known, bytes: GEO with 50 Mbit/s has 3.75 MB under way.
-    pub const DEFAULT_LIMIT: usize = 4_000_000;
+/// As many bytes as memory can have at most.
+fn bytes_of(limit: ByteCount) -> usize {
+    usize::try_from(limit.get()).unwrap_or(usize::MAX)
+}
 
-    /// An empty queue of so many bytes at most. The seed decides which flows share a queue, so it should be
+impl Queue {
+    /// The limit of a queue if nothing else is known: GEO with 50 Mbit/s has 3.75 MB under way.
+    pub const DEFAULT_LIMIT: ByteCount = ByteCount::new(4_000_000);
+    /// The leg's flows are idle when nothing has been sent for so long.
+    pub const IDLE: Duration = Duration::from_secs(1);
+    /// The leg [settles](Self::set_settling) for so many round trips after its rate has risen or its flows were
+    /// idle: what waits is not a queue that the senders have made.
+    pub const SETTLES_IN: u32 = 3;
+
+    /// The limit of a queue that is not told another one: two bandwidth-delay products, if the leg's rate is
+    /// known.
+    pub fn usual_limit(rate: Option<Rate>, rtt: Duration) -> ByteCount {
+        const PRODUCTS: u64 = 2;
+        let product = |rate: Rate| ByteCount::new(rate.bytes_in(rtt).saturating_mul(PRODUCTS));
+        rate.map_or(Self::DEFAULT_LIMIT, product)
+    }
+
+    /// An empty queue of so much at most. The seed decides which flows share a queue, so it should be
     /// random; what others do not know they cannot use against a flow.
-    pub fn new(seed: u64, limit_bytes: usize) -> Self {
+    pub fn new(seed: u64, limit: ByteCount) -> Self {
         Self {
             seed,
-            limit: limit_bytes,
+            limit: bytes_of(limit),
             flows: std::iter::repeat_with(FlowQueue::default).take(QUEUES).collect(),
             new: VecDeque::new(),
             old: VecDeque::new(),
@@ -153,9 +171,9 @@ impl Queue {
         }
     }
 
-    /// Sets the limit, bytes. What exceeds it is dropped with the next packet.
-    pub fn set_limit(&mut self, bytes: usize) {
-        self.limit = bytes;
+    /// Sets the limit. What exceeds it is dropped with the next packet.
+    pub fn set_limit(&mut self, limit: ByteCount) {
+        self.limit = bytes_of(limit);
     }
 
     /// Sets the leg's rate, bytes per second.

@@ -31,21 +31,21 @@ fn ecn(packet: &[u8]) -> u8 {
 }
 
 /// A queue in which these flows do not share.
-fn queue_of(flows: std::ops::Range<u16>, limit: usize) -> Queue {
+fn queue_of(flows: std::ops::Range<u16>, limit: u64) -> Queue {
     let distinct = |seed: &u64| {
         let mut indices: Vec<u64> =
             flows.clone().map(|flow| Flow::of(&packet(flow, 40, 0)).unwrap().hash(*seed) % 1024).collect();
         indices.sort_unstable();
         indices.windows(2).all(|pair| pair[0] != pair[1])
     };
-    let mut queue = Queue::new((0..).find(distinct).unwrap(), limit);
+    let mut queue = Queue::new((0..).find(distinct).unwrap(), ByteCount::new(limit));
     queue.set_rate(RATE);
     queue
 }
 
 #[test]
 fn classes_are_chosen_by_rule_or_length() {
-    let mut queue = Queue::new(1, 10_000);
+    let mut queue = Queue::new(1, ByteCount::new(10_000));
     for (choice, bytes) in
         [(Choice::Auto, 100), (Choice::Auto, 101), (Choice::Latency, 1000), (Choice::Bulk, 40)]
     {
@@ -113,7 +113,7 @@ fn a_full_queue_drops_from_the_longest_flow() {
     assert_eq!((queue.len(), queue.len_bytes(), queue.stats().dropped_full), (30, 30_000, 71));
     assert!(std::iter::from_fn(|| queue.pop(Time::ZERO)).any(|(_, packet)| port(&packet) == 1));
     queue.push(packet(0, 1500, 0), Choice::Auto, Time::ZERO);
-    queue.set_limit(1000);
+    queue.set_limit(ByteCount::new(1000));
     queue.push(packet(0, 1200, 0), Choice::Auto, Time::ZERO);
     assert!(queue.is_empty() && queue.pop(Time::ZERO).is_none(), "neither fits");
 }
@@ -268,7 +268,7 @@ proptest! {
     /// Whatever comes: all bytes are accounted for, the limit holds, and each flow stays in order.
     #[test]
     fn bytes_are_conserved_and_flows_in_order(seed: u64, acts in proptest::collection::vec(act(), 1..400)) {
-        let mut queue = Queue::new(seed, 20_000);
+        let mut queue = Queue::new(seed, ByteCount::new(20_000));
         queue.set_rate(100_000.0);
         let (mut now, mut pushed, mut popped, mut number) = (Time::ZERO, 0usize, 0usize, 0u32);
         let mut last = std::collections::HashMap::new();
@@ -305,4 +305,11 @@ proptest! {
             prop_assert!(queue.len_bytes() <= 20_000 && queue.is_empty() == (queue.len_bytes() == 0));
         }
     }
+}
+
+#[test]
+fn a_queue_has_two_products_of_a_known_leg_and_else_the_usual_bytes() {
+    let rtt = Duration::from_millis(600);
+    assert_eq!(Queue::usual_limit(Some(Rate::mbps(10)), rtt), ByteCount::new(1_500_000));
+    assert_eq!(Queue::usual_limit(None, rtt), Queue::DEFAULT_LIMIT);
 }

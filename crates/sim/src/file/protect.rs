@@ -2,14 +2,12 @@
 
 use bentpipe_config::{Bytes, Off, Or, Plain, Problem, Written};
 use bentpipe_protect::{Choice, Queue};
-use bentpipe_units::{ByteCount, Rate};
+use bentpipe_units::Rate;
 use serde::Deserialize;
 
 use super::link_ends::LinkView;
 use crate::scenario::{LinkSpec, PROTECTED_MTU, ProtectSpec, UdpSpec};
 
-/// A queue where none is given, in bandwidth-delay products, as the daemon has it.
-const PRODUCTS: u64 = 2;
 /// A queue that holds a full packet, and as much as a daemon could have.
 type QueueBytes = Bytes<1500, { 1 << 40 }>;
 
@@ -68,8 +66,7 @@ impl Protect {
         let directions = [&link.config.forward, &link.config.reverse];
         let [forward, reverse] = directions.map(|direction| direction.rate_of_packets());
         let rates = [self.rate.map(Plain::get).or(forward), self.reverse_rate.map(Plain::get).or(reverse)];
-        let product = |rate: Rate| ByteCount::new(rate.bytes_in(link.round_trip()).saturating_mul(PRODUCTS));
-        let usual = |rate: Option<Rate>| rate.map_or(ByteCount::new(Queue::DEFAULT_LIMIT as u64), product);
+        let usual = |rate| Queue::usual_limit(rate, link.round_trip());
         ProtectSpec {
             choice: match self.class {
                 Class::Auto => Choice::Auto,

@@ -58,10 +58,6 @@ use crate::scenario::{FRAME_HEADERS, PROTECTED_MTU, ProtectSpec};
 
 /// Bytes of the headers of IPv4 and TCP without options.
 const TCP_HEADERS: u16 = 40;
-/// A sender that has sent nothing for so long is idle; the daemon has the same.
-const IDLE: Duration = Duration::from_secs(1);
-/// For so many round trips after a pause CoDel lets slow start pass; the daemon has the same.
-const SETTLES_IN: u32 = 3;
 /// The longest wait for the pacer alone: the leg's timers may be due before; the daemon has the same.
 const TICK: Duration = Duration::from_millis(20);
 /// A leg that wants to be polled now and has nothing to send is asked again after so long: virtual time must
@@ -185,8 +181,7 @@ impl ProtectedEnd {
         let rtt = forward + reverse;
         let mut end = |index: usize, delay_of_peer: Duration| {
             let config = Config { initial_rtt: rtt, ..Config::default() };
-            let limit = usize::try_from(spec.queues[index].get()).unwrap_or(usize::MAX);
-            let mut queue = Queue::new(random.next_u64(), limit);
+            let mut queue = Queue::new(random.next_u64(), spec.queues[index]);
             if let Some(rate) = spec.rates[index] {
                 queue.set_rate(rate.bps() as f64 / 8.0);
             }
@@ -223,7 +218,7 @@ impl ProtectedEnd {
         self.identification = self.identification.checked_add(1).unwrap_or(1);
         self.queue.push(bytes::write(&packet, self.identification), self.choice, now);
         if self.active.1 <= now {
-            self.active = (now, now + IDLE);
+            self.active = (now, now + Queue::IDLE);
         }
     }
 
@@ -272,13 +267,13 @@ impl ProtectedEnd {
         }
         let rtt = self.leg.rtt().unwrap_or(self.rtt);
         self.queue.set_rtt(rtt);
-        self.queue.set_settling(now - self.active.0 < SETTLES_IN * rtt);
+        self.queue.set_settling(now - self.active.0 < Queue::SETTLES_IN * rtt);
         let (queue, mut frame) = (&mut self.queue, Vec::with_capacity(usize::from(PROTECTED_MTU)));
         let sent = self.leg.poll(now, &mut frame, || queue.pop(now));
         // A packet may have been given up meanwhile, so that others can be delivered.
         self.deliver();
         if matches!(sent?, Sent::Source | Sent::Retransmission | Sent::Repair) {
-            self.active.1 = now + IDLE;
+            self.active.1 = now + Queue::IDLE;
         }
         let frame = Frame::Coded(frame);
         if let Some(rate) = self.rate {

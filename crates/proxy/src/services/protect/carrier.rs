@@ -43,15 +43,6 @@ const DIVERT_FOR: Duration = Duration::from_millis(500);
 /// How long a successor leaves packets to its predecessor before the peer has answered, and how long packets wait
 /// in the device while one takes over from the other.
 pub(super) const STAND_BY: Duration = Duration::from_secs(3);
-/// A sender that has sent nothing for so long is idle.
-const IDLE: Duration = Duration::from_secs(1);
-/// A rate that has risen within so many round trips is still being found: what waits is not a queue that the
-/// senders have made.
-const SETTLES_IN: u32 = 3;
-/// The queue where the leg's rate is not configured.
-const USUAL_QUEUE: usize = 4_000_000;
-/// The queue in bandwidth-delay products, where it is.
-const PRODUCTS: u64 = 2;
 
 /// A sender that the rate controller gives a rate.
 #[derive(Debug)]
@@ -140,7 +131,7 @@ impl Carrier {
             ends,
             rated,
             leg: Leg::new(config, secret, entropy),
-            queue: Queue::new(seed, USUAL_QUEUE),
+            queue: Queue::new(seed, Queue::DEFAULT_LIMIT),
             pacer: Pacer::default(),
             progress: Progress::default(),
             waiting: WaitingFlows::default(),
@@ -246,9 +237,8 @@ impl Carrier {
     }
 
     fn configure(&mut self) {
-        let product = self.wanted.rate.map(|rate| PRODUCTS * rate.bytes_in(self.wanted.rtt));
-        let queue = self.wanted.queue.map(ByteCount::get).or(product);
-        self.queue.set_limit(queue.map_or(USUAL_QUEUE, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
+        let Wanted { rate, rtt, queue, .. } = self.wanted;
+        self.queue.set_limit(queue.unwrap_or_else(|| Queue::usual_limit(rate, rtt)));
         self.queue.set_rtt(self.wanted.rtt);
     }
 
@@ -368,7 +358,7 @@ impl Carrier {
                 self.progress.on_sent(bytes, is_data);
             }
             if is_data {
-                self.busy_until = now + IDLE;
+                self.busy_until = now + Queue::IDLE;
             }
         }
     }
@@ -461,7 +451,7 @@ impl Carrier {
         }
         self.queue.set_rate(rate);
         self.queue.set_rtt(rtt);
-        self.queue.set_settling(now - self.risen.1 < SETTLES_IN * rtt);
+        self.queue.set_settling(now - self.risen.1 < Queue::SETTLES_IN * rtt);
     }
 
     /// `None` before the first report of the session.
