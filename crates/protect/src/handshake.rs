@@ -227,6 +227,11 @@ impl Handshake {
         self.draw();
     }
 
+    /// The session that runs is over for us.
+    pub(crate) fn end(&mut self) {
+        self.running = None;
+    }
+
     fn forget_heard(&mut self) {
         self.heard = None;
         self.prepared = None;

@@ -32,6 +32,10 @@ const URGENT_REPORT_INTERVAL: Duration = Duration::from_millis(5);
 const ANSWER_INTERVAL: Duration = Duration::from_millis(20);
 /// The format of a [`Handover`]: another one if what is written has other fields or means something else.
 const HANDOVER_FORMAT: u32 = 1;
+/// Frames that a session sends beyond those that the peer has reported, half of what their short numbers tell
+/// apart. It happens where only the direction to the peer is out, for minutes: without a new session the peer could
+/// not read the numbers when it hears us again.
+const UNREPORTED: u64 = 1 << 22;
 /// Round trips beyond this are none.
 const LONGEST_RTT: Duration = Duration::from_secs(60);
 
@@ -255,6 +259,7 @@ impl Leg {
         next: impl FnOnce() -> Option<(Class, Vec<u8>)>,
     ) -> Option<Sent> {
         let rtt = self.rtt_or_initial();
+        self.end_unreported_session();
         if self.hello_due() <= now {
             return Some(self.hello(now, out));
         }
@@ -433,6 +438,17 @@ impl Leg {
         asks.min(answers)
     }
 
+    fn end_unreported_session(&mut self) {
+        let counts = self.state.reported.map_or_else(PeerCounts::default, |(counts, ..)| counts);
+        let reported = counts.received.saturating_add(counts.lost);
+        let sent = self.session.as_ref().map_or(0, |session| session.sealer.count());
+        if sent.saturating_sub(reported) >= UNREPORTED {
+            self.session = None;
+            self.handshake.end();
+            self.hello_at = Time::ZERO;
+        }
+    }
+
     fn hello(&mut self, now: Time, out: &mut Vec<u8>) -> Sent {
         let asks = self.session.is_none();
         self.handshake.hello(asks, out);
@@ -496,4 +512,44 @@ impl Leg {
 /// Microseconds, lower half.
 fn micros(now: Time) -> u32 {
     (now.as_nanos() / 1000) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seal::Cipher;
+
+    /// Frames of one end until it has nothing to say, to the other end.
+    fn tell(from: &mut Leg, to: &mut Leg, now: Time) {
+        let mut frame = Vec::new();
+        while from.poll(now, &mut frame, || None).is_some() {
+            // What belongs to a session that is over is refused.
+            let _ = to.on_frame(&mut frame, now);
+        }
+    }
+
+    #[test]
+    fn a_session_whose_peer_reports_nothing_ends_before_numbers_are_ambiguous() {
+        let secret = Secret::new(Cipher::Aes128Gcm, [7; 32]);
+        let [mut a, mut b] = [1, 2].map(|entropy| Leg::new(Config::default(), secret.clone(), [entropy; 32]));
+        let mut now = Time::ZERO;
+        let mut talk = |a: &mut Leg, b: &mut Leg| {
+            for _ in 0..8 {
+                now += KEEPALIVE;
+                tell(a, b, now);
+                tell(b, a, now);
+            }
+            now
+        };
+        let now = talk(&mut a, &mut b);
+        let session = a.session.as_mut().unwrap();
+        session.sealer.skip_to(UNREPORTED + session.sealer.count());
+        // What the peer says is still heard, but not that it has got any of these.
+        assert!(a.is_alive(now) && b.is_alive(now));
+        let mut frame = Vec::new();
+        assert_eq!(a.poll(now + KEEPALIVE, &mut frame, || None), Some(Sent::Hello));
+        assert!(!a.has_session());
+        talk(&mut a, &mut b);
+        assert_eq!([&a, &b].map(|leg| (leg.has_session(), leg.stats().sessions)), [(true, 2); 2]);
+    }
 }

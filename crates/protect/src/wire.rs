@@ -17,8 +17,8 @@ pub(crate) fn expand_low(low: u32, expected: u64) -> Option<u64> {
     expected.checked_add_signed(i64::from(difference))
 }
 
-/// The same for the lower 24 bits: the number is within 2²³ of `expected`. A sender that goes on without an
-/// answer stops after two seconds ([`SILENCE`](crate::leg::SILENCE)), and so does not get so far ahead.
+/// The same for the lower 24 bits: the number is within 2²³ of `expected`. No sender gets so far ahead of what
+/// its peer has reported: before that it begins a new session (`leg`).
 pub(crate) fn expand_short(low: [u8; SHORT], expected: u64) -> Option<u64> {
     let [a, b, c] = low;
     // The signs of the differences are in the uppermost bits.
