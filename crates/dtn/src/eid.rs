@@ -1,6 +1,8 @@
 //! Endpoint identifiers: the sources and destinations of bundles.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -8,7 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The longest identifier that is accepted, bytes.
 pub(crate) const MAX_LEN: usize = 1024;
 
-/// An endpoint identifier (RFC 9171 §4.2.5.1): `dtn://node/service`, `ipn:node.service`, or `dtn:none`.
+/// An endpoint identifier (RFC 9171 §4.2.5.1): `dtn://node/service`, `ipn:node.service`,
+/// `ipn:allocator.node.service` (RFC 9758), or `dtn:none`.
 ///
 /// The node itself is the endpoint with an empty service, `dtn://node/`, or service 0, `ipn:node.0`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,25 +25,66 @@ pub enum Eid {
         /// What follows the slash after the node; empty is the node itself.
         service: Box<str>,
     },
-    /// `ipn:node.service`.
+    /// `ipn:node.service` or `ipn:allocator.node.service`.
     Ipn {
-        /// The node's number.
+        /// The node's fully qualified number: the allocator's 32 bits, then those of the node (RFC 9758
+        /// §6.1.1). The default allocator is 0.
         node: u64,
         /// The service's number; 0 is the node itself.
         service: u64,
+        /// How it is written.
+        form: IpnForm,
     },
+}
+
+/// With how many numbers an `ipn` endpoint is written, as text and in bundles (RFC 9758 §6). Two forms of one
+/// endpoint are the same endpoint, so that all forms are equal.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum IpnForm {
+    /// Node and service. RFC 9171 has no other.
+    #[default]
+    Two,
+    /// Allocator, node and service.
+    Three,
+}
+
+impl PartialEq for IpnForm {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for IpnForm {}
+
+impl PartialOrd for IpnForm {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for IpnForm {
+    fn cmp(&self, _: &Self) -> Ordering {
+        Ordering::Equal
+    }
+}
+
+impl Hash for IpnForm {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// Text that is not an endpoint identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no endpoint: {reason}; endpoints are written dtn://node/service, ipn:5.7 or dtn:none")]
+#[error(
+    "{text:?} is no endpoint: {reason}; endpoints are written dtn://node/service, ipn:5.7, ipn:977000.5.7 or dtn:none"
+)]
 pub struct EidError {
     text: String,
     reason: &'static str,
 }
 
 /// A pattern of endpoints: one endpoint, or with a `*` at the end all that begin with what precedes it
-/// (`dtn://moon/*`, `dtn://m*`, `ipn:5.*`, `*`).
+/// (`dtn://moon/*`, `dtn://m*`, `ipn:5.*`, `*`). Of `ipn` endpoints a beginning with a dot stands for those
+/// with as many numbers: `ipn:5.*` are the services of node 5, and no nodes of the allocator 5.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EidPattern(String);
 
@@ -50,7 +94,7 @@ impl Eid {
         match self {
             Self::None => Self::None,
             Self::Dtn { node, .. } => Self::Dtn { node: node.clone(), service: "".into() },
-            Self::Ipn { node, .. } => Self::Ipn { node: *node, service: 0 },
+            Self::Ipn { node, form, .. } => Self::Ipn { node: *node, service: 0, form: *form },
         }
     }
 
@@ -80,7 +124,18 @@ impl Eid {
         match self {
             Self::None => Err(EidError { text: service.into(), reason: "nobody has no services" }),
             Self::Dtn { node, .. } => format!("dtn://{node}/{service}").parse(),
-            Self::Ipn { node, .. } => format!("ipn:{node}.{service}").parse(),
+            Self::Ipn { node, form, .. } => format!("{}.{service}", IpnNode(*node, *form)).parse(),
+        }
+    }
+
+    /// The one text that all forms of an endpoint have: with an allocator where it is not the default one.
+    pub(crate) fn canonical(&self) -> String {
+        match *self {
+            Self::Ipn { node, service, .. } => {
+                let form = if node >> 32 == 0 { IpnForm::Two } else { IpnForm::Three };
+                Self::Ipn { node, service, form }.to_string()
+            }
+            _ => self.to_string(),
         }
     }
 }
@@ -112,22 +167,53 @@ fn parse(text: &str) -> Result<Eid, &'static str> {
         return Ok(Eid::Dtn { node: node.into(), service: service.into() });
     }
     if let Some(rest) = text.strip_prefix("ipn:") {
-        let (node, service) = rest.split_once('.').ok_or("between node and service is a dot")?;
-        let number = |text: &str| -> Result<u64, &'static str> {
-            if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-                return Err("node and service are numbers");
-            }
-            text.parse().map_err(|_| "node and service are numbers below 2^64")
-        };
-        let (node, service) = (number(node)?, number(service)?);
-        // ipn:0.0 is nobody (RFC 9758 §3.4.1).
-        return match (node, service) {
-            (0, 0) => Ok(Eid::None),
-            (0, _) => Err("node 0 has no services"),
-            _ => Ok(Eid::Ipn { node, service }),
-        };
+        return parse_ipn(rest);
     }
     Err("its scheme is neither dtn nor ipn")
+}
+
+fn parse_ipn(rest: &str) -> Result<Eid, &'static str> {
+    let number = |text: &str| -> Result<u64, &'static str> {
+        if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err("allocator, node and service are numbers");
+        }
+        text.parse().map_err(|_| "allocator, node and service are numbers below 2^64")
+    };
+    let half = |text: &str| {
+        number(text)?.try_into().map_err(|_| "beside an allocator, it and the node are numbers below 2^32")
+    };
+    let parts: Vec<&str> = rest.split('.').collect();
+    let (node, service, form) = match parts[..] {
+        [node, service] => (number(node)?, number(service)?, IpnForm::Two),
+        [allocator, node, service] => {
+            (fully_qualified(half(allocator)?, half(node)?), number(service)?, IpnForm::Three)
+        }
+        _ => return Err("after ipn: come two or three numbers with dots between them"),
+    };
+    // ipn:0.0 is nobody (RFC 9758 §3.4.1).
+    match (node, service) {
+        (0, 0) => Ok(Eid::None),
+        (0, _) => Err("node 0 has no services"),
+        _ => Ok(Eid::Ipn { node, service, form }),
+    }
+}
+
+/// A node's number with its allocator's (RFC 9758 §6.1.1).
+fn fully_qualified(allocator: u32, node: u32) -> u64 {
+    u64::from(allocator) << 32 | u64::from(node)
+}
+
+/// The numbers of a node, as text.
+struct IpnNode(u64, IpnForm);
+
+impl fmt::Display for IpnNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(node, form) = self;
+        match form {
+            IpnForm::Two => write!(f, "ipn:{node}"),
+            IpnForm::Three => write!(f, "ipn:{}.{}", node >> 32, node & u64::from(u32::MAX)),
+        }
+    }
 }
 
 impl fmt::Display for Eid {
@@ -135,7 +221,7 @@ impl fmt::Display for Eid {
         match self {
             Self::None => f.write_str("dtn:none"),
             Self::Dtn { node, service } => write!(f, "dtn://{node}/{service}"),
-            Self::Ipn { node, service } => write!(f, "ipn:{node}.{service}"),
+            Self::Ipn { node, service, form } => write!(f, "{}.{service}", IpnNode(*node, *form)),
         }
     }
 }
@@ -143,8 +229,12 @@ impl fmt::Display for Eid {
 impl EidPattern {
     /// Whether this endpoint matches.
     pub fn matches(&self, eid: &Eid) -> bool {
-        let text = eid.to_string();
+        let text = eid.canonical();
+        let dots = |text: &str| text.bytes().filter(|byte| *byte == b'.').count();
         match self.0.strip_suffix('*') {
+            Some(beginning) if beginning.starts_with("ipn:") && beginning.contains('.') => {
+                text.starts_with(beginning) && dots(&text) == dots(beginning)
+            }
             Some(beginning) => text.starts_with(beginning),
             None => text == self.0,
         }
@@ -171,11 +261,25 @@ impl FromStr for EidPattern {
                     || beginning.starts_with("dtn://")
                     || beginning.starts_with("ipn:") =>
             {
-                Ok(Self(text.into()))
+                Ok(Self(format!("{}*", canonical_beginning(beginning))))
             }
             Some(_) => Err(error("before the * comes the beginning of an endpoint")),
-            None => text.parse::<Eid>().map(|eid| Self(eid.to_string())),
+            None => text.parse::<Eid>().map(|eid| Self(eid.canonical())),
         }
+    }
+}
+
+/// The beginning of [`Eid::canonical`] texts that these characters mean.
+fn canonical_beginning(beginning: &str) -> String {
+    let Some(rest) = beginning.strip_prefix("ipn:") else { return beginning.to_owned() };
+    let parts: Vec<&str> = rest.split('.').collect();
+    match parts[..] {
+        [node, last] => match node.parse::<u64>() {
+            Ok(node) if node >> 32 > 0 => format!("{}.{last}", IpnNode(node, IpnForm::Three)),
+            _ => beginning.to_owned(),
+        },
+        ["0", node, last] => format!("ipn:{node}.{last}"),
+        _ => beginning.to_owned(),
     }
 }
 
@@ -208,14 +312,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    static FIXED: std::hash::BuildHasherDefault<std::hash::DefaultHasher> =
+        std::hash::BuildHasherDefault::new();
+
     fn eid(text: &str) -> Eid {
         text.parse().unwrap()
     }
 
     #[test]
     fn writing_restores_the_read_text() {
-        for text in ["dtn:none", "dtn://gs1/", "dtn://gs1/files/in", "dtn://gs1/~group", "ipn:5.0", "ipn:5.7"]
-        {
+        for text in [
+            "dtn:none",
+            "dtn://gs1/",
+            "dtn://gs1/files/in",
+            "dtn://gs1/~group",
+            "ipn:5.0",
+            "ipn:5.7",
+            "ipn:977000.5.7",
+            "ipn:0.5.7",
+        ] {
             assert_eq!(eid(text).to_string(), text);
         }
     }
@@ -230,7 +345,11 @@ mod tests {
             ("dtn:///x", "no name"),
             ("dtn://gs 1/", "ASCII"),
             ("dtn://gs1/ä", "ASCII"),
-            ("ipn:5", "dot"),
+            ("ipn:5", "dots"),
+            ("ipn:1.2.3.4", "dots"),
+            ("ipn:4294967296.2.3", "below 2^32"),
+            ("ipn:1.4294967296.3", "below 2^32"),
+            ("ipn:1.2.x", "numbers"),
             ("ipn:5.x", "numbers"),
             ("ipn:5.+7", "numbers"),
             ("ipn:18446744073709551616.0", "2^64"),
@@ -253,6 +372,20 @@ mod tests {
         assert!(eid("ipn:5.0").with_service("files").is_err());
         assert!(Eid::None.with_service("files").is_err());
         assert_eq!(eid("ipn:0.0"), Eid::None);
+        assert_eq!(eid("ipn:0.0.0"), Eid::None);
+    }
+
+    /// RFC 9758 §6.1: the upper half of a node's number is its allocator's.
+    #[test]
+    fn two_forms_of_an_endpoint_are_the_same_endpoint() {
+        let hash = |eid: &Eid| std::hash::BuildHasher::hash_one(&FIXED, eid);
+        for (one, other) in [("ipn:4196183048192005.7", "ipn:977000.5.7"), ("ipn:5.7", "ipn:0.5.7")] {
+            let (one, other) = (eid(one), eid(other));
+            assert_eq!((&one, hash(&one), one.canonical()), (&other, hash(&other), other.canonical()));
+            assert_ne!(one.to_string(), other.to_string());
+        }
+        assert_eq!(eid("ipn:977000.5.7").node().to_string(), "ipn:977000.5.0");
+        assert_eq!(eid("ipn:977000.5.0").with_service("7").unwrap().to_string(), "ipn:977000.5.7");
     }
 
     #[test]
@@ -264,6 +397,11 @@ mod tests {
                 && matches("ipn:5.*", "ipn:5.7")
         );
         assert!(!matches("dtn://moon/*", "dtn://moon2/base") && !matches("ipn:5.*", "ipn:51.7"));
+        for pattern in ["ipn:977000.5.*", "ipn:4196183048192005.*", "ipn:*", "ipn:977000.5.7"] {
+            assert!(matches(pattern, "ipn:977000.5.7") && matches(pattern, "ipn:4196183048192005.7"));
+        }
+        assert!(matches("ipn:0.5.*", "ipn:5.7") && matches("ipn:5.*", "ipn:0.5.7"));
+        assert!(!matches("ipn:5.*", "ipn:5.1.7"), "these are services of a node, not nodes of an allocator");
         assert!(matches("dtn://moon/x", "dtn://moon/x") && !matches("dtn://moon/x", "dtn://moon/xy"));
         for text in ["dtn://*/x*", "moon*", "moon"] {
             assert!(text.parse::<EidPattern>().is_err(), "{text}");

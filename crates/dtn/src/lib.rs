@@ -27,5 +27,5 @@ pub mod tcpcl;
 mod time;
 pub mod transfer;
 
-pub use eid::{Eid, EidError, EidPattern};
+pub use eid::{Eid, EidError, EidPattern, IpnForm};
 pub use time::DtnTime;

@@ -10,14 +10,14 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use bentpipe_http::Failure;
+use bentpipe_http::{Failure, encode_path};
 use bentpipe_units::Span;
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 use tokio::task::block_in_place;
 
 use crate::Eid;
-use crate::bundle::{Priority, ReportRequests};
+use crate::bundle::{FileName, Priority, ReportRequests};
 use crate::node::{Node, Refused, SendOptions};
 use crate::store::{Key, Record, StoreError};
 
@@ -51,6 +51,7 @@ struct SendQuery {
     whole: bool,
     #[serde(default)]
     report: String,
+    name: Option<FileName>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,6 +97,7 @@ async fn send(
         hop_limit: query.hop_limit,
         must_not_fragment: query.whole,
         reports: report_requests(&query.report)?,
+        file_name: query.name,
     };
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let sent = take(&node, &options, length, body).await?;
@@ -185,6 +187,9 @@ fn delivery(node: &Node, record: &Record) -> Response {
     header("bundle-source", bundle.id.source.to_string());
     header("bundle-destination", bundle.destination.to_string());
     header("bundle-created", bundle.id.created.millis().to_string());
+    if let Some(name) = &bundle.file_name {
+        header("bundle-name", encode_path(name.as_str().as_bytes()));
+    }
     response
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bentpipe_http::{Client as HttpClient, Server};
+use bentpipe_http::{Client as HttpClient, Server, decode_percent};
 pub use bentpipe_http::{ClientError, ReadBody};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Body, Bytes, Incoming};
@@ -11,6 +11,7 @@ use hyper::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
 use super::Sent;
+use crate::bundle::FileName;
 
 /// The node, in error messages.
 const NODE: Server = Server { name: "the node", hint: "is `bentpipe dtn run` running there?" };
@@ -28,6 +29,8 @@ pub struct Delivery {
     pub id: String,
     /// The endpoint that sent it.
     pub source: String,
+    /// The name of the file that the payload was.
+    pub file_name: Option<FileName>,
     /// Bytes of payload.
     pub len: u64,
     client: HttpClient,
@@ -76,10 +79,14 @@ impl Client {
             let value = header(name)?;
             value.parse().map_err(|_| self.0.disconnected(format!("its {name} is not a number")))
         };
+        let file_name = header("bundle-name")
+            .ok()
+            .and_then(|name| String::from_utf8(decode_percent(&name)?).ok()?.parse().ok());
         Ok(Some(Delivery {
             key: number("bundle-key")?,
             id: header("bundle-id")?,
             source: header("bundle-source")?,
+            file_name,
             len: number("content-length")?,
             client: self.0.clone(),
             body: response.into_body(),

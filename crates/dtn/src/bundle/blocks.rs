@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::cbor::{Item, Reader, put, put_endpoint};
+use super::report::ReasonCode;
 use super::wire::{clamped_millis, with_crc};
 use super::{Bundle, CrcType, HopCount, Priority};
 use crate::DtnTime;
@@ -10,11 +11,13 @@ use crate::DtnTime;
 /// The types of the blocks that are fields (RFC 9171 §4.4), and of our own.
 pub(super) const PREVIOUS_NODE_BLOCK: u64 = 6;
 const BUNDLE_AGE_BLOCK: u64 = 7;
-const HOP_COUNT_BLOCK: u64 = 10;
+pub(super) const HOP_COUNT_BLOCK: u64 = 10;
 const PRIORITY_BLOCK: u64 = 224;
+const FILE_NAME_BLOCK: u64 = 225;
 
 /// The known types, in the order in which they are added.
-pub(super) const KNOWN: [u64; 4] = [PREVIOUS_NODE_BLOCK, HOP_COUNT_BLOCK, BUNDLE_AGE_BLOCK, PRIORITY_BLOCK];
+pub(super) const KNOWN: [u64; 5] =
+    [PREVIOUS_NODE_BLOCK, HOP_COUNT_BLOCK, BUNDLE_AGE_BLOCK, PRIORITY_BLOCK, FILE_NAME_BLOCK];
 
 /// Flags of blocks (RFC 9171 §4.2.4).
 const REPLICATE: u8 = 0x01;
@@ -47,25 +50,32 @@ pub(super) struct Slot {
     pub(super) raw: Option<Box<[u8]>>,
 }
 
-/// What unknown blocks demand (RFC 9171 §5.6, step 3).
+/// What blocks that cannot be processed demand (RFC 9171 §5.6, step 3). The reasons are
+/// [`BLOCK_UNINTELLIGIBLE`](ReasonCode::BLOCK_UNINTELLIGIBLE) for a block of a known type, whose content makes
+/// no sense, and [`BLOCK_UNSUPPORTED`](ReasonCode::BLOCK_UNSUPPORTED) for one of another type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unprocessable {
-    /// Report the bundle's reception, with the reason
-    /// [`BLOCK_UNSUPPORTED`](super::report::ReasonCode::BLOCK_UNSUPPORTED).
-    pub report: bool,
-    /// Delete the bundle, for the same reason.
-    pub delete: bool,
+    /// Report the bundle's reception, for this reason.
+    pub report: Option<ReasonCode>,
+    /// Delete the bundle, for this reason.
+    pub delete: Option<ReasonCode>,
 }
 
 impl Bundle {
-    /// Removes the blocks that this node does not know and whose flags ask for that, and says what else such
+    /// Removes the blocks that this node cannot process and whose flags ask for that, and says what else such
     /// blocks ask for. To be called when a bundle has been received, once.
     pub fn process_unknown_blocks(&mut self) -> Unprocessable {
-        let asked =
-            |flag| self.received.slots.iter().any(|slot| slot.raw.is_some() && slot.flags & flag != 0);
+        let asked = |flag| {
+            let mut strange = self.received.slots.iter().filter(|slot| slot.raw.is_some());
+            strange.find(|slot| slot.flags & flag != 0).map(|slot| match KNOWN.contains(&slot.kind) {
+                true => ReasonCode::BLOCK_UNINTELLIGIBLE,
+                false => ReasonCode::BLOCK_UNSUPPORTED,
+            })
+        };
         // Of a bundle that says that it is a report, or nobody's, nothing may be reported (RFC 9171 §4.2.4).
         let may_report = super::report::allowed(self);
-        let result = Unprocessable { report: asked(REPORT) && may_report, delete: asked(DELETE_BUNDLE) };
+        let result =
+            Unprocessable { report: asked(REPORT).filter(|_| may_report), delete: asked(DELETE_BUNDLE) };
         self.received.slots.retain(|slot| slot.raw.is_none() || slot.flags & DISCARD == 0);
         result
     }
@@ -114,6 +124,11 @@ impl Bundle {
                 put(&mut out, [Item::Uint(clamped_millis(self.age.or(needed)?))]);
             }
             PRIORITY_BLOCK => put(&mut out, [Item::Uint(self.priority as u64)]),
+            FILE_NAME_BLOCK => {
+                let name = self.file_name.as_ref()?.as_str();
+                put(&mut out, [Item::Text(name.len() as u64)]);
+                out.extend_from_slice(name.as_bytes());
+            }
             _ => return None,
         }
         Some(out)
@@ -126,7 +141,10 @@ impl Bundle {
             HOP_COUNT_BLOCK => {
                 let numbers = |reader: &mut Reader<'_>| Ok((reader.uint()?, reader.uint()?));
                 let (limit, count) = whole(content, |reader| reader.pair(numbers))?;
-                self.hops = Some(HopCount { limit: limit.try_into().ok()?, count: count.try_into().ok()? });
+                // RFC 9171 §4.4.3: from 1 to 255.
+                let limit = limit.try_into().ok().filter(|limit| *limit > 0)?;
+                // Beyond 255 it is beyond any limit.
+                self.hops = Some(HopCount { limit, count: count.try_into().unwrap_or(u8::MAX) });
             }
             BUNDLE_AGE_BLOCK => self.age = Some(Duration::from_millis(whole(content, Reader::uint)?)),
             PRIORITY_BLOCK => {
@@ -137,6 +155,13 @@ impl Bundle {
                     _ => return None,
                 }
             }
+            FILE_NAME_BLOCK => {
+                let text = whole(content, |reader| match reader.item()? {
+                    Item::Text(len) => reader.string(len),
+                    _ => Err("something else than text"),
+                })?;
+                self.file_name = Some(std::str::from_utf8(text).ok()?.parse().ok()?);
+            }
             _ => return None,
         }
         Some(())
@@ -146,6 +171,11 @@ impl Bundle {
     /// life of a bundle, its hops and its age, has to limit each part of it, whatever the flags say.
     pub(super) fn drop_unreplicated_blocks(&mut self) {
         self.received.slots.retain(|slot| slot.raw.is_none() || slot.flags & REPLICATE != 0);
+    }
+
+    /// Whether there is a block of this type that was not understood.
+    pub(super) fn has_unknown_block_of(&self, kind: u64) -> bool {
+        self.received.slots.iter().any(|slot| slot.raw.is_some() && slot.kind == kind)
     }
 
     /// Makes room for our own previous node block, also where the one that came was not understood.

@@ -3,6 +3,7 @@
 //! in pieces, is refused.
 
 use crate::Eid;
+use crate::eid::IpnForm;
 
 /// An array without a length, and its end.
 const INDEFINITE_ARRAY: u8 = 0x9f;
@@ -85,7 +86,7 @@ pub(super) fn put(out: &mut Vec<u8>, items: impl IntoIterator<Item = Item>) {
     }
 }
 
-/// Writes an endpoint (RFC 9171 §4.2.5.1).
+/// Writes an endpoint (RFC 9171 §4.2.5.1, RFC 9758 §6.1).
 pub(super) fn put_endpoint(out: &mut Vec<u8>, eid: &Eid) {
     put(out, [Item::Array(Some(2))]);
     match eid {
@@ -95,8 +96,12 @@ pub(super) fn put_endpoint(out: &mut Vec<u8>, eid: &Eid) {
             put(out, [Item::Uint(1), Item::Text(name.len() as u64)]);
             out.extend_from_slice(name.as_bytes());
         }
-        Eid::Ipn { node, service } => {
+        Eid::Ipn { node, service, form: IpnForm::Two } => {
             put(out, [Item::Uint(2), Item::Array(Some(2)), Item::Uint(*node), Item::Uint(*service)]);
+        }
+        Eid::Ipn { node, service, form: IpnForm::Three } => {
+            put(out, [Item::Uint(2), Item::Array(Some(3))]);
+            put(out, [node >> 32, node & u64::from(u32::MAX), *service].map(Item::Uint));
         }
     }
 }
@@ -266,7 +271,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An endpoint (RFC 9171 §4.2.5.1).
+    /// An endpoint (RFC 9171 §4.2.5.1, RFC 9758 §6.1).
     pub(super) fn endpoint(&mut self) -> Result<Eid, &'static str> {
         const NO_ENDPOINT: &str = "what is no endpoint, or of a scheme that is not known";
         let text = self.pair(|reader| match (reader.uint()?, reader.item()?) {
@@ -276,6 +281,10 @@ impl<'a> Reader<'a> {
                 Ok(format!("dtn:{name}"))
             }
             (2, Item::Array(Some(2))) => Ok(format!("ipn:{}.{}", reader.uint()?, reader.uint()?)),
+            // RFC 9758 §6.1.2.
+            (2, Item::Array(Some(3))) => {
+                Ok(format!("ipn:{}.{}.{}", reader.uint()?, reader.uint()?, reader.uint()?))
+            }
             _ => Err(NO_ENDPOINT),
         })?;
         text.parse().map_err(|_| NO_ENDPOINT)

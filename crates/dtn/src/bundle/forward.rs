@@ -1,6 +1,6 @@
 //! What a node changes in a bundle that it passes on, and when a bundle is of no more use.
 
-use super::blocks::PREVIOUS_NODE_BLOCK;
+use super::blocks::{HOP_COUNT_BLOCK, PREVIOUS_NODE_BLOCK};
 use super::{Bundle, HopCount};
 use crate::{DtnTime, Eid};
 
@@ -36,7 +36,10 @@ impl Bundle {
         received: DtnTime,
     ) -> Result<Self, HopLimitExceeded> {
         let mut next = self.clone();
-        if let Some(HopCount { limit, count }) = self.hops {
+        // Without a limit it gets the highest, so that a circle ends; there is one such block at most.
+        let none = HopCount { limit: u8::MAX, count: 0 };
+        let hops = self.hops.or_else(|| (!self.has_unknown_block_of(HOP_COUNT_BLOCK)).then_some(none));
+        if let Some(HopCount { limit, count }) = hops {
             let count = count.checked_add(1).filter(|&count| count <= limit);
             next.hops = Some(HopCount { limit, count: count.ok_or(HopLimitExceeded { limit })? });
         }

@@ -11,13 +11,19 @@ use super::{Bundle, Fragment};
 /// Blocks without the flag "must be replicated in every fragment" go with the first fragment only; but hop
 /// count, age, priority and previous node go with each, because what limits a bundle has to limit its parts.
 ///
-/// `None` if the range is empty or not within what the bundle has, or the bundle must stay in one piece.
+/// `None` if the range is empty or not within what the bundle has, or the bundle must stay in one piece, as
+/// one without a source has to (RFC 9171 §4.2.3).
 pub fn cut(bundle: &Bundle, range: Range<u64>) -> Option<Bundle> {
     let has = bundle.range();
     if range == has {
         return Some(bundle.clone());
     }
-    if bundle.must_not_fragment || range.is_empty() || range.start < has.start || range.end > has.end {
+    if bundle.must_not_fragment
+        || !bundle.id.is_unique()
+        || range.is_empty()
+        || range.start < has.start
+        || range.end > has.end
+    {
         return None;
     }
     let total = bundle.id.fragment.map_or(bundle.payload_len, |part| part.total);
@@ -151,7 +157,10 @@ mod tests {
         let mut bundle = bundle(10);
         bundle.must_not_fragment = true;
         assert_eq!(cut(&bundle, 0..5), None);
-        assert_eq!(cut(&bundle, 0..10), Some(bundle));
+        assert_eq!(cut(&bundle, 0..10), Some(bundle.clone()));
+        // Also where another implementation has not said so of a bundle without a source.
+        (bundle.must_not_fragment, bundle.id.source) = (false, crate::Eid::None);
+        assert_eq!(cut(&bundle, 0..5), None);
     }
 
     #[test]

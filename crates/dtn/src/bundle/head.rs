@@ -285,6 +285,9 @@ fn bundle_of(reader: &mut Reader<'_>, payload_len: u64) -> Result<Bundle, &'stat
         if total > PAYLOAD_LIMIT || end.is_none_or(|end| end > total) {
             return Err("a fragment is longer than what it is a part of");
         }
+        if !bundle.id.is_unique() {
+            return Err("a bundle without a source cannot be a fragment");
+        }
         bundle.id.fragment = Some(Fragment { offset, len: payload_len, total });
     }
     // Those that are no fields.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Fragment;
 use crate::{DtnTime, Eid, EidError};
 
-/// The ID of a bundle or of a fragment, which is unique (RFC 9171 §4.2.7).
+/// The ID of a bundle or of a fragment, which is unique (RFC 9171 §4.2.7) unless the source is `dtn:none`.
 ///
 /// As text it is `SOURCE-CREATED-SEQUENCE`, of a fragment `SOURCE-CREATED-SEQUENCE-OFFSET.LENGTH.TOTAL`,
 /// which is read from the right, because sources may have hyphens too. In files and in JSON it is this text.
@@ -44,6 +44,11 @@ pub enum BundleIdError {
 }
 
 impl BundleId {
+    /// Whether it identifies the bundle: bundles of nobody have no identity (RFC 9171 §4.2.3).
+    pub fn is_unique(&self) -> bool {
+        self.source != Eid::None
+    }
+
     /// The ID of the whole bundle.
     #[must_use]
     pub fn whole(&self) -> Self {

@@ -5,10 +5,10 @@
 //! of any size. The payload is never in memory as a whole.
 //!
 //! **Blocks** that this node knows are fields of [`Bundle`]: previous node (type 6), bundle age (7), hop
-//! count (10), and a block of our own, *priority*: type 224, in the range for private use, whose content is
-//! the unsigned number 0 (bulk), 1 (normal) or 2 (expedited). It is written where the priority is not normal,
-//! with the flag "must be replicated in every fragment" and no other, so that other nodes pass it on unread.
-//! Hop count and age that this node adds have that flag too.
+//! count (10), and two blocks of our own, in the range for private use. *Priority*, type 224, is the unsigned
+//! number 0 (bulk), 1 (normal) or 2 (expedited), and written where the priority is not normal. *File name*,
+//! type 225, is the text of a [`FileName`]. Both have the flag "must be replicated in every fragment" and no
+//! other, so that other nodes pass them on unread. Hop count and age that this node adds have that flag too.
 //!
 //! **What came is passed on as it came**: the primary block, and blocks of other types, byte for byte, with
 //! their numbers and flags. What is known is written anew, under its number and with its flags and kind of
@@ -18,14 +18,17 @@
 //! primary block too, which RFC 9171 §4.3.1 does not allow without BPSec, because other nodes send it so.
 //!
 //! **What is refused**, with [`Malformed`], beyond what RFC 9171 forbids: heads longer than [`HEAD_LIMIT`] or
-//! with more than [`BLOCKS_LIMIT`] blocks, payloads longer than files can be, tags, block flags above 255,
-//! and the form of `ipn` endpoints that has three numbers (RFC 9758). Arrays may have breaks at their ends,
-//! the bundle's a length, and numbers more bytes than they need. A known block whose content is not
-//! understood is an unknown one.
+//! with more than [`BLOCKS_LIMIT`] blocks, payloads longer than files can be, tags, and block flags above 255. Arrays may have breaks at their ends, the
+//! bundle's a length, and numbers more bytes than they need. A known block whose content is not understood,
+//! such as a hop limit of 300, is treated by its flags as an unknown one is, with another reason.
+//!
+//! **Anonymous bundles**, whose source is `dtn:none`, have no identity: two of them with the same timestamp are
+//! two bundles, and none is fragmented (RFC 9171 §4.2.3).
 
 mod blocks;
 mod cbor;
 mod decode;
+mod file_name;
 mod forward;
 pub mod fragment;
 mod head;
@@ -41,6 +44,7 @@ use crate::{DtnTime, Eid};
 
 pub use blocks::Unprocessable;
 pub use decode::{BLOCKS_LIMIT, Decoder, HEAD_LIMIT, Malformed, Piece, Problem};
+pub use file_name::{FileName, FileNameError};
 pub use forward::HopLimitExceeded;
 pub use id::{BundleId, BundleIdError};
 pub use wire::Tail;
@@ -126,6 +130,8 @@ pub struct Bundle {
     pub report_times: bool,
     /// Its priority. On the wire it is a private extension block that other nodes forward unread.
     pub priority: Priority,
+    /// The name of the file that the payload was. On the wire it is a private extension block, too.
+    pub file_name: Option<FileName>,
     /// Its hop limit and count, if it has any.
     pub hops: Option<HopCount>,
     /// How old it was when it was received, or made.
@@ -142,18 +148,21 @@ pub struct Bundle {
 
 impl Bundle {
     /// A bundle with an empty payload, of normal priority, about which nothing is reported and whose blocks
-    /// have CRC-32C. Without a creation time it has an age, as RFC 9171 §4.4.2 asks.
+    /// have CRC-32C. Without a creation time it has an age, as RFC 9171 §4.4.2 asks, and without a source it
+    /// must not be fragmented (§4.2.3).
     pub fn new(source: Eid, created: DtnTime, sequence: u64, destination: Eid, lifetime: Duration) -> Self {
+        let is_anonymous = source == Eid::None;
         Self {
             id: BundleId { source, created, sequence, fragment: None },
             destination,
             report_to: Eid::None,
             lifetime,
             is_admin: false,
-            must_not_fragment: false,
+            must_not_fragment: is_anonymous,
             reports: ReportRequests::default(),
             report_times: false,
             priority: Priority::default(),
+            file_name: None,
             hops: None,
             age: (created == DtnTime::UNKNOWN).then_some(Duration::ZERO),
             previous_node: None,
@@ -167,8 +176,8 @@ impl Bundle {
 impl PartialEq for Bundle {
     fn eq(&self, other: &Self) -> bool {
         fn addresses(bundle: &Bundle) -> impl PartialEq {
-            let Bundle { id, destination, report_to, previous_node, .. } = bundle.clone();
-            (id, destination, report_to, previous_node)
+            let Bundle { id, destination, report_to, previous_node, file_name, .. } = bundle.clone();
+            (id, destination, report_to, previous_node, file_name)
         }
         fn settings(bundle: &Bundle) -> impl PartialEq {
             let Bundle { lifetime, is_admin, must_not_fragment, reports, report_times, .. } = *bundle;

@@ -58,6 +58,7 @@ impl ReasonCode {
     pub const LIFETIME_EXPIRED: Self = Self(1);
     pub const TRANSMISSION_CANCELLED: Self = Self(3);
     pub const DESTINATION_UNAVAILABLE: Self = Self(5);
+    pub const BLOCK_UNINTELLIGIBLE: Self = Self(8);
     pub const HOP_LIMIT_EXCEEDED: Self = Self(9);
     pub const BLOCK_UNSUPPORTED: Self = Self(11);
 }
@@ -73,6 +74,15 @@ pub struct Report {
     pub subject: BundleId,
     /// When it happened, if the bundle requested times.
     pub time: Option<DtnTime>,
+}
+
+/// What an administrative bundle carries (RFC 9171 §6.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AdminRecord {
+    /// A status report's statements.
+    Reports(Vec<Report>),
+    /// A record of another type, which this node does not know.
+    Other(u64),
 }
 
 /// Whether anything may be reported of this bundle: it is no administrative record itself, it has a source,
@@ -126,11 +136,11 @@ impl Report {
     }
 
     /// What the payload of an administrative bundle reports: a statement for each status that it asserts, so
-    /// four at the most. Other kinds of administrative records are `Ok(vec![])`.
+    /// four at the most; of a record of another type that type.
     ///
     /// # Errors
     /// It is no administrative record, or longer than [`RECORD_LIMIT`].
-    pub fn parse(payload: &[u8]) -> Result<Vec<Self>, Malformed> {
+    pub fn parse(payload: &[u8]) -> Result<AdminRecord, Malformed> {
         if payload.len() > RECORD_LIMIT {
             return Err(Malformed { at: RECORD_LIMIT as u64, problem: Problem::HeadTooLong(RECORD_LIMIT) });
         }
@@ -139,12 +149,13 @@ impl Report {
     }
 }
 
-fn record(reader: &mut Reader<'_>) -> Result<Vec<Report>, &'static str> {
+fn record(reader: &mut Reader<'_>) -> Result<AdminRecord, &'static str> {
     if reader.array()? != 2 {
         return Err("an administrative record has a type and a content");
     }
-    if reader.uint()? != STATUS_REPORT {
-        return Ok(vec![]);
+    let kind = reader.uint()?;
+    if kind != STATUS_REPORT {
+        return Ok(AdminRecord::Other(kind));
     }
     let len = reader.array()?;
     if !matches!(len, 4 | 6) {
@@ -164,7 +175,7 @@ fn record(reader: &mut Reader<'_>) -> Result<Vec<Report>, &'static str> {
     }
     let subject = BundleId { source, created, sequence, fragment };
     let report = |(status, time)| Report { status, reason, subject: subject.clone(), time };
-    Ok(asserted.into_iter().map(report).collect())
+    Ok(AdminRecord::Reports(asserted.into_iter().map(report).collect()))
 }
 
 /// What is asserted, and when it was.
@@ -245,7 +256,7 @@ mod tests {
             &[0x82, 7, 8],
         ];
         assert_eq!(report.payload(), expected.concat());
-        assert_eq!(Report::parse(&report.payload()), Ok(vec![report]));
+        assert_eq!(Report::parse(&report.payload()), Ok(AdminRecord::Reports(vec![report])));
     }
 
     #[test]
@@ -269,12 +280,12 @@ mod tests {
             &[0x82, 2, 0x82, 5, 6, 0x82, 7, 8],
         ]
         .concat();
-        let reports = Report::parse(&record).unwrap();
+        let AdminRecord::Reports(reports) = Report::parse(&record).unwrap() else { panic!("reports") };
         let said: Vec<_> = reports.iter().map(|report| (report.status, report.time)).collect();
         assert_eq!(said, [(Status::Received, None), (Status::Forwarded, Some(DtnTime::from_millis(9)))]);
         assert_eq!(reports[0].reason, ReasonCode(99));
         assert_eq!(reports[0].subject.to_string(), "ipn:5.6-7-8");
-        assert_eq!(Report::parse(&[0x82, 7, 0x40]), Ok(vec![]));
+        assert_eq!(Report::parse(&[0x82, 7, 0x40]), Ok(AdminRecord::Other(7)));
     }
 
     #[test]
@@ -302,9 +313,7 @@ mod tests {
             let time = time.map(DtnTime::from_millis);
             let report = Report { status, reason: ReasonCode(code), subject, time };
             let read = Report::parse(&report.payload()).unwrap();
-            prop_assert_eq!(read.len(), 1);
-            prop_assert_eq!(&read[0], &report);
-            prop_assert_eq!(report.reason.0, code);
+            prop_assert_eq!(read, AdminRecord::Reports(vec![report]));
         }
 
         #[test]

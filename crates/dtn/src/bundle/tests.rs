@@ -12,7 +12,9 @@ use bp7::flags::BlockControlFlags;
 use bp7::primary::PrimaryBlockBuilder;
 use proptest::prelude::*;
 
+use super::report::ReasonCode;
 use super::*;
+use crate::IpnForm;
 
 mod hostile;
 
@@ -30,7 +32,7 @@ fn endpoint(eid: &Eid) -> EndpointID {
     match eid {
         Eid::None => EndpointID::none(),
         Eid::Dtn { node, service } => EndpointID::Dtn(1, DtnAddress::new(node, service)),
-        Eid::Ipn { node, service } => EndpointID::Ipn(2, IpnAddress::new(*node, *service)),
+        Eid::Ipn { node, service, .. } => EndpointID::Ipn(2, IpnAddress::new(*node, *service)),
     }
 }
 
@@ -109,6 +111,28 @@ fn problem(bytes: &[u8]) -> String {
     decode(bytes, 1).unwrap_err().to_string()
 }
 
+/// RFC 9171 §4.4.3: a limit is from 1 to 255.
+#[test]
+fn an_impossible_hop_limit_is_unintelligible() {
+    for limit in [0, 300] {
+        let content = [&[0x82][..], &[0x19, (limit >> 8) as u8, limit as u8], &[1]].concat();
+        let block = new_canonical_block(10, 2, 0x02, CanonicalData::Unknown(content));
+        let block = closed(block, CrcType::Crc16);
+        let (mut bundle, _) = decode(&foreign(CrcType::None, &[&block]), 64).unwrap();
+        assert_eq!(bundle.hops, None);
+        let asked = bundle.process_unknown_blocks();
+        assert_eq!((asked.report, asked.delete), (Some(ReasonCode::BLOCK_UNINTELLIGIBLE), None));
+    }
+}
+
+/// RFC 9171 §4.2.3: what has no source has no identity, by which fragments would find each other.
+#[test]
+fn a_fragment_without_a_source_is_malformed() {
+    let mut part = fragment::cut(&bundle(b"hello"), 0..2).unwrap();
+    part.id.source = Eid::None;
+    assert!(problem(&encode(&part, b"he")).contains("without a source"));
+}
+
 #[test]
 fn another_implementation_reads_our_bundles() {
     let mut bundle = bundle(b"hello");
@@ -179,15 +203,18 @@ fn unknown_blocks_are_treated_by_their_flags() {
         let asked = bundle.process_unknown_blocks();
         (asked.report, asked.delete, contains(&bundle.head(), &unknown_block(200, 2, flags)))
     };
-    assert_eq!(received(0), (false, false, true));
-    assert_eq!(received(BlockControlFlags::BLOCK_STATUS_REPORT.bits()), (true, false, true));
-    assert_eq!(received(BlockControlFlags::BLOCK_DELETE_BUNDLE.bits()), (false, true, true));
-    assert_eq!(received(BlockControlFlags::BLOCK_REMOVE.bits()), (false, false, false));
+    let unsupported = Some(ReasonCode::BLOCK_UNSUPPORTED);
+    assert_eq!(received(0), (None, None, true));
+    assert_eq!(received(BlockControlFlags::BLOCK_STATUS_REPORT.bits()), (unsupported, None, true));
+    assert_eq!(received(BlockControlFlags::BLOCK_DELETE_BUNDLE.bits()), (None, unsupported, true));
+    assert_eq!(received(BlockControlFlags::BLOCK_REMOVE.bits()), (None, None, false));
+    let both = BlockControlFlags::BLOCK_STATUS_REPORT | BlockControlFlags::BLOCK_DELETE_BUNDLE;
+    assert_eq!(received(both.bits()), (unsupported, unsupported, true));
 }
 
 #[test]
 fn a_known_block_that_is_not_understood_is_an_unknown_one() {
-    for kind in [6, 7, 10, 224] {
+    for kind in [6, 7, 10, 224, 225] {
         let block = unknown_block(kind, 2, 0x10);
         let (mut bundle, _) = decode(&foreign(CrcType::None, &[&block]), 64).unwrap();
         assert!(bundle.previous_node.is_none() && bundle.age.is_none() && bundle.hops.is_none());
@@ -296,7 +323,13 @@ fn any_eid() -> impl Strategy<Value = Eid> {
     prop_oneof![
         Just(Eid::None),
         "[a-z0-9.-]{1,9}/[a-z0-9/~.-]{0,30}".prop_map(|text| eid(&format!("dtn://{text}"))),
-        (1..u64::MAX, any::<u64>()).prop_map(|(node, service)| Eid::Ipn { node, service }),
+        (1..u64::MAX, any::<u64>()).prop_map(|(node, service)| Eid::Ipn {
+            node,
+            service,
+            form: IpnForm::Two
+        }),
+        (any::<u32>(), 1..u32::MAX, any::<u64>())
+            .prop_map(|(allocator, node, service)| eid(&format!("ipn:{allocator}.{node}.{service}"))),
     ]
 }
 
@@ -306,7 +339,8 @@ prop_compose! {
         (created, sequence, lifetime) in any::<(u64, u64, u64)>(),
         flags in any::<[bool; 7]>(),
         priority in prop::sample::select(vec![Priority::Bulk, Priority::Normal, Priority::Expedited]),
-        hops: Option<(u8, u8)>,
+        file_name in prop::option::of("[a-zä ][a-zä .-]{0,20}"),
+        hops in prop::option::of((1..=u8::MAX, any::<u8>())),
         age: Option<u64>,
         previous_node in prop::option::of(any_eid()),
         crc in prop::sample::select(vec![CrcType::None, CrcType::Crc16, CrcType::Crc32]),
@@ -323,12 +357,13 @@ prop_compose! {
         let [.., reception, forwarding, delivery, deletion] = flags;
         bundle.reports = ReportRequests { reception, forwarding, delivery, deletion };
         bundle.priority = priority;
+        bundle.file_name = file_name.map(|name| name.parse().unwrap());
         bundle.hops = hops.map(|(limit, count)| HopCount { limit, count });
         bundle.age = age.map(Duration::from_millis).or(bundle.age);
         bundle.previous_node = previous_node;
         bundle.payload_len = payload_len;
         bundle.payload_crc = crc;
-        bundle.id.fragment = fragment.map(|(offset, more)| {
+        bundle.id.fragment = fragment.filter(|_| bundle.id.is_unique()).map(|(offset, more)| {
             Fragment { offset, len: payload_len, total: offset + payload_len + more }
         });
         bundle

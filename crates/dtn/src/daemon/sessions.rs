@@ -151,6 +151,8 @@ impl SessionContext {
         let keepalive = chosen.map_or(KEEPALIVE.max(survives / 2), Span::get);
         let mut settings = SessionSettings::new(self.node.id().clone());
         settings.keepalive = keepalive;
+        // What could never be stored is not offered: senders fragment it.
+        settings.transfer_mru = self.node.store().usage().quota.get();
         settings.tls = match (&self.tls, peer) {
             (Some(tls), Some(peer)) if peer.requires_tls => Tls::Require(tls.clone()),
             // An unknown caller: the node admits it without TLS only if the configuration allows that.

@@ -21,6 +21,8 @@ metrics! {
             was no room."),
         given_up: Counter("given_up_total", "bundles",
             "Deleted bundles: expired, beyond their hop limit, or deleted by an operator."),
+        unknown_records: Counter("unknown_records_total", "records",
+            "Administrative records that are no status reports, which nothing here can read."),
         sessions: Counter("sessions_total", "sessions", "Established sessions with other nodes."),
         broken_off: Counter("broken_off_total", "transfers",
             "Transfers interrupted by the end of their session; they are sent again."),

@@ -39,8 +39,10 @@ pub(crate) struct ForwardingQueue {
 struct Entry {
     record: Record,
     status: Status,
-    /// Peers that have refused it.
+    /// Peers that have refused it for now.
     refused_by: Vec<Eid>,
+    /// Peers that it must not go to: they refuse it for good, or have had it already.
+    closed: Vec<Eid>,
     /// How often it has been given to an application.
     leases: u64,
 }
@@ -75,6 +77,11 @@ impl ForwardingQueue {
 
     /// Adds a stored bundle. Returns the peer that it can go to now.
     pub(crate) fn insert(&mut self, record: Record, now: DtnTime) -> Option<Eid> {
+        self.insert_except(record, now, Vec::new())
+    }
+
+    /// The same for a bundle that must not go to these peers.
+    pub(crate) fn insert_except(&mut self, record: Record, now: DtnTime, closed: Vec<Eid>) -> Option<Eid> {
         let (key, purpose) = (record.key, record.purpose);
         self.expiries.insert((record.expires, key));
         self.head_bytes += head_len(&record.bundle);
@@ -83,7 +90,7 @@ impl ForwardingQueue {
         }
         // In this status it is in no queue.
         let status = Status::Sending;
-        self.entries.insert(key, Entry { record, status, refused_by: Vec::new(), leases: 0 });
+        self.entries.insert(key, Entry { record, status, refused_by: Vec::new(), closed, leases: 0 });
         match purpose {
             Purpose::Forward => return self.route(key, now),
             Purpose::Deliver => self.set(key, Status::Deliverable),
@@ -97,7 +104,8 @@ impl ForwardingQueue {
         let entry = self.entries.get(&key)?;
         let bundle = &entry.record.bundle;
         // Never back to the previous node: two nodes with opposite routes would pass a bundle back and forth.
-        let except: Vec<Eid> = entry.refused_by.iter().chain(&entry.record.from).cloned().collect();
+        let except = entry.refused_by.iter().chain(&entry.closed).chain(&entry.record.from);
+        let except: Vec<Eid> = except.cloned().collect();
         let status = match self.routes.next(&bundle.destination, bundle.encoded_len(), now, &except) {
             Decision::Via { peer, from, .. } if from <= now => Status::Queued(peer),
             Decision::Via { from, .. } => Status::Parked(from),
@@ -171,6 +179,13 @@ impl ForwardingQueue {
         elsewhere
     }
 
+    /// A peer has refused it for good: it is never offered to that peer again.
+    pub(crate) fn close(&mut self, key: Key, peer: &Eid, now: DtnTime) -> Option<Eid> {
+        self.entries.get_mut(&key)?.closed.push(peer.clone());
+        self.set(key, Status::Parked(now));
+        self.route(key, now)
+    }
+
     pub(crate) fn remove(&mut self, key: Key) -> Option<Record> {
         // In this status it is in no queue.
         self.set(key, Status::Sending);
@@ -233,7 +248,7 @@ impl ForwardingQueue {
 
     /// All bundles in the order of arrival, each with its state in words.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Record, &'static str)> {
-        self.entries.values().map(|entry| (&entry.record, entry.status.word()))
+        self.entries.values().map(|entry| (&entry.record, entry.word()))
     }
 
     /// Whether a session or an application holds it, and may still acknowledge it.
@@ -305,6 +320,17 @@ impl ForwardingQueue {
         let fragments = self.parts.values().map(BTreeSet::len).sum();
         let in_hand = self.entries.len().saturating_sub(parked + queued + deliverable + fragments);
         WaitingStatus { queued, parked, in_hand, deliverable, fragments }
+    }
+}
+
+impl Entry {
+    fn word(&self) -> &'static str {
+        match self.status {
+            Status::Parked(_) if !self.closed.is_empty() => {
+                "waiting for a route around peers that refused it"
+            }
+            _ => self.status.word(),
+        }
     }
 }
 

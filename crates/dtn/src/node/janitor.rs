@@ -62,18 +62,10 @@ impl Node {
     /// Removes acknowledged and expired bundles. Blocks on the disk.
     pub(crate) fn tidy(&self, forget: bool) {
         let now = clock();
-        let acknowledged =
-            std::mem::take(&mut *self.0.pending_removals.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut changes: Vec<Change> = acknowledged.iter().map(|key| Change::Remove(*key)).collect();
         if forget {
-            changes.push(Change::Forget(now));
+            self.passed_on().forget_expired(now);
         }
-        if !changes.is_empty()
-            && let Err(error) = self.store().commit(changes)
-        {
-            tracing::error!("cannot remove {} bundles from the index, retrying: {error}", acknowledged.len());
-            self.0.pending_removals.lock().unwrap_or_else(PoisonError::into_inner).extend(acknowledged);
-        }
+        self.remove_acknowledged(forget.then_some(Change::Forget(now)));
         if self.0.reassembly_pending.swap(false, Ordering::Relaxed) {
             self.finish_reassembly();
         }
@@ -82,6 +74,20 @@ impl Node {
             && let Err(error) = self.discard(&expired, ReasonCode::LIFETIME_EXPIRED)
         {
             tracing::error!("cannot delete {} expired bundles: {error}", expired.len());
+        }
+    }
+
+    /// Removes acknowledged bundles from the index, and makes this change. Blocks on the disk.
+    pub(super) fn remove_acknowledged(&self, more: Option<Change>) {
+        let acknowledged =
+            std::mem::take(&mut *self.0.pending_removals.lock().unwrap_or_else(PoisonError::into_inner));
+        let removals = acknowledged.iter().map(|key| Change::Remove(*key));
+        let changes: Vec<Change> = removals.chain(more).collect();
+        if !changes.is_empty()
+            && let Err(error) = self.store().commit(changes)
+        {
+            tracing::error!("cannot remove {} bundles from the index, retrying: {error}", acknowledged.len());
+            self.0.pending_removals.lock().unwrap_or_else(PoisonError::into_inner).extend(acknowledged);
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
-use crate::bundle::report::{self, ReasonCode, Report, Status as ReportStatus};
-use crate::bundle::{Bundle, BundleId, Fragment, fragment};
+use crate::bundle::report::{self, AdminRecord, ReasonCode, Report, Status as ReportStatus};
+use crate::bundle::{Bundle, BundleId, Fragment, HopCount, fragment};
 use crate::config::{NodeConfig, PeerSettings};
 use crate::route::Routes;
 use crate::store::{Change, Key, Payload, Purpose, Record, Store, StoreError};
@@ -20,6 +20,7 @@ mod error;
 mod forwarding_queue;
 mod janitor;
 mod outgoing;
+mod passed_on;
 pub(crate) mod peers;
 mod receiver;
 mod reports;
@@ -30,6 +31,7 @@ use counters::Counters;
 pub use counters::Counts;
 pub use error::NodeError;
 use forwarding_queue::ForwardingQueue;
+use passed_on::PassedOn;
 use peers::Peer;
 pub use receiver::{Receiver, Refused};
 use reports::ReportLog;
@@ -50,6 +52,7 @@ struct Inner {
     makes_reports: bool,
     store: Store,
     queue: Mutex<ForwardingQueue>,
+    passed_on: Mutex<PassedOn>,
     peers: BTreeMap<Eid, Peer>,
     /// Notified when a bundle or a report for an application has arrived.
     arrivals: Notify,
@@ -86,6 +89,24 @@ pub struct SendOptions {
     pub must_not_fragment: bool,
     /// The events that other nodes report to this node.
     pub reports: crate::bundle::ReportRequests,
+    /// The name of the file that the payload is.
+    pub file_name: Option<crate::bundle::FileName>,
+}
+
+impl SendOptions {
+    /// A normal bundle of the node itself, to this destination.
+    pub fn to(destination: Eid) -> Self {
+        Self {
+            destination,
+            service: None,
+            lifetime: None,
+            priority: crate::bundle::Priority::default(),
+            hop_limit: None,
+            must_not_fragment: false,
+            reports: crate::bundle::ReportRequests::default(),
+            file_name: None,
+        }
+    }
 }
 
 impl Node {
@@ -108,6 +129,7 @@ impl Node {
             makes_reports: config.node.status_reports,
             store,
             queue: Mutex::new(queue),
+            passed_on: Mutex::default(),
             peers: config.peers.iter().map(peer).collect(),
             arrivals: Notify::new(),
             janitor: Notify::new(),
@@ -152,6 +174,10 @@ impl Node {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn passed_on(&self) -> MutexGuard<'_, PassedOn> {
+        self.0.passed_on.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_mine(&self, eid: &Eid) -> bool {
         eid.node() == self.0.me
     }
@@ -173,8 +199,12 @@ impl Node {
         let mut bundle = Bundle::new(source, created, sequence, options.destination.clone(), lifetime);
         bundle.priority = options.priority;
         bundle.must_not_fragment = options.must_not_fragment;
+        bundle.file_name = options.file_name.clone();
         let limit = options.hop_limit.unwrap_or(HOP_LIMIT);
-        bundle.hops = Some(crate::bundle::HopCount { limit, count: 0 });
+        if limit == 0 {
+            return Err(Refused::Invalid("a hop limit is from 1 to 255".into()));
+        }
+        bundle.hops = Some(HopCount { limit, count: 0 });
         bundle.reports = options.reports;
         bundle.report_times = true;
         if options.reports != crate::bundle::ReportRequests::default() {
@@ -191,9 +221,11 @@ impl Node {
         *last
     }
 
-    /// Whether a bundle is here or has been delivered here. A fragment is known if its whole bundle is.
+    /// Whether a bundle is here, or has been delivered or deleted here. A fragment is known if its whole
+    /// bundle is. A bundle without a source is always a new one.
     fn knows(&self, id: &BundleId) -> bool {
-        self.0.store.knows(id) || (id.fragment.is_some() && self.0.store.knows(&id.whole()))
+        id.is_unique()
+            && (self.0.store.knows(id) || (id.fragment.is_some() && self.0.store.knows(&id.whole())))
     }
 
     /// Takes responsibility for a bundle: it is in the store when this returns. Blocks on the disk.
@@ -213,7 +245,7 @@ impl Node {
         let record = Record { key, bundle: bundle.clone(), payload, received: now, expires, from, purpose };
         let mut changes = vec![Change::Put(record.clone())];
         if is_mine {
-            changes.push(Change::Seen { id: bundle.id.clone(), until: expires });
+            changes.extend(seen(&bundle.id, expires));
         }
         self.0.store.commit(changes)?;
         if purpose == Purpose::Deliver && bundle.is_admin {
@@ -234,6 +266,22 @@ impl Node {
         Ok(())
     }
 
+    /// Deletes a bundle that has just been received, and reports that: it is acknowledged, so that its sender
+    /// does not offer it again. Blocks on the disk.
+    fn delete_received(&self, bundle: &Bundle, why: ReasonCode) -> Result<(), Refused> {
+        let _guard = CommitGuard::of(self, &bundle.id)?;
+        let now = clock();
+        let expires = bundle.expires(now);
+        if let Some(seen) = seen(&bundle.id, expires).filter(|_| expires > now) {
+            self.0.store.commit(vec![seen])?;
+        }
+        tracing::info!("deleted {} to {} on its arrival: {why}", bundle.id, bundle.destination);
+        self.0.counters.given_up.add(1);
+        self.report(bundle, ReportStatus::Received, ReasonCode::NO_INFORMATION);
+        self.report(bundle, ReportStatus::Deleted, why);
+        Ok(())
+    }
+
     /// Removes an acknowledged bundle from the index with the next batch.
     fn remove_later(&self, key: Key) {
         self.0.pending_removals.lock().unwrap_or_else(PoisonError::into_inner).push(key);
@@ -243,7 +291,8 @@ impl Node {
     /// Queues a stored bundle and wakes the session or application that waits for it.
     fn insert(&self, record: Record, now: DtnTime) {
         let purpose = record.purpose;
-        let peer = self.queue().insert(record, now);
+        let went_to = self.passed_on().went_to(&record.bundle.id);
+        let peer = self.queue().insert_except(record, now, went_to);
         self.wake(peer.iter());
         if purpose == Purpose::Deliver {
             self.0.arrivals.notify_waiters();
@@ -291,8 +340,8 @@ impl Node {
             (record, parts)
         };
         let mut changes: Vec<Change> = parts.iter().map(|(key, _)| Change::Remove(*key)).collect();
-        let seen = Change::Seen { id: record.bundle.id.clone(), until: record.expires };
-        changes.extend([Change::Put(record.clone()), seen]);
+        changes.push(Change::Put(record.clone()));
+        changes.extend(seen(&record.bundle.id, record.expires));
         self.0.store.commit(changes)?;
         for (key, _) in parts {
             self.queue().remove(key);
@@ -424,6 +473,7 @@ impl Node {
         let destination = about.report_to.clone();
         let mut bundle = Bundle::new(self.0.me.clone(), created, sequence, destination, self.0.lifetime);
         bundle.is_admin = true;
+        bundle.hops = Some(HopCount { limit: HOP_LIMIT, count: 0 });
         let bytes = report.payload();
         bundle.payload_len = bytes.len() as u64;
         let mut writer = self.0.store.begin(Some(bundle.payload_len))?;
@@ -433,7 +483,14 @@ impl Node {
 
     fn receive_report(&self, bundle: &Bundle, payload: &Payload) {
         match reports::read(&self.0.store, payload) {
-            Ok(reports) => reports.iter().for_each(|report| self.note(report)),
+            Ok(AdminRecord::Reports(reports)) => reports.iter().for_each(|report| self.note(report)),
+            Ok(AdminRecord::Other(kind)) => {
+                self.0.counters.unknown_records.add(1);
+                tracing::warn!(
+                    "{} sent an administrative record of type {kind}, which this node cannot read; it is dropped",
+                    bundle.id.source
+                );
+            }
             Err(error) => {
                 tracing::warn!("{} sent an invalid administrative record: {error}", bundle.id.source)
             }
@@ -455,23 +512,34 @@ impl Node {
 /// Marks a bundle as being committed, so that no other session commits it.
 struct CommitGuard<'a> {
     node: &'a Node,
-    id: BundleId,
+    /// `None`: it has no identity.
+    id: Option<BundleId>,
 }
 
 impl<'a> CommitGuard<'a> {
     fn of(node: &'a Node, id: &BundleId) -> Result<Self, Refused> {
+        if !id.is_unique() {
+            return Ok(Self { node, id: None });
+        }
         let mut committing = node.0.committing.lock().unwrap_or_else(PoisonError::into_inner);
         if node.knows(id) || !committing.insert(id.clone()) {
             return Err(Refused::Known);
         }
-        Ok(Self { node, id: id.clone() })
+        Ok(Self { node, id: Some(id.clone()) })
     }
 }
 
 impl Drop for CommitGuard<'_> {
     fn drop(&mut self) {
-        self.node.0.committing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        if let Some(id) = &self.id {
+            self.node.0.committing.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        }
     }
+}
+
+/// Remembers a bundle as one that has been here, if it has an identity.
+fn seen(id: &BundleId, until: DtnTime) -> Option<Change> {
+    id.is_unique().then(|| Change::Seen { id: id.clone(), until })
 }
 
 /// The reassembled bundle. Its payload consists of extents of the fragments' files.

@@ -2,7 +2,7 @@
 
 use crate::Eid;
 use crate::bundle::report::{ReasonCode, Status};
-use crate::bundle::{Bundle, Decoder, Malformed, Piece};
+use crate::bundle::{Bundle, Decoder, Malformed, Piece, Unprocessable};
 use crate::store::{PayloadWriter, StoreError};
 use crate::tcpcl::{Incoming, Refusal};
 
@@ -46,9 +46,24 @@ pub(crate) struct PeerReceiver {
     node: Node,
     peer: Eid,
     decoder: Decoder,
-    bundle: Option<Bundle>,
-    writer: Option<PayloadWriter>,
+    head: Option<Received>,
     is_complete: bool,
+}
+
+/// A bundle whose head has arrived.
+struct Received {
+    bundle: Bundle,
+    fate: Fate,
+    /// The reason for which a block asks for a reception report.
+    report: Option<ReasonCode>,
+}
+
+/// What becomes of a bundle when all of it has arrived.
+enum Fate {
+    Kept(PayloadWriter),
+    /// It is deleted for this reason. It is received all the same: whoever is refused it keeps it and offers
+    /// it again.
+    Deleted(ReasonCode),
 }
 
 impl Node {
@@ -86,7 +101,7 @@ impl Receiver {
 
 impl PeerReceiver {
     pub(crate) fn new(node: Node, peer: Eid) -> Self {
-        Self { node, peer, decoder: Decoder::new(), bundle: None, writer: None, is_complete: false }
+        Self { node, peer, decoder: Decoder::new(), head: None, is_complete: false }
     }
 
     fn take(&mut self, mut bytes: &[u8]) -> Result<(), Refused> {
@@ -94,13 +109,9 @@ impl PeerReceiver {
             let (consumed, piece) = self.decoder.feed(bytes)?;
             match piece {
                 Piece::More => return Ok(()),
-                Piece::Head(mut bundle) => {
-                    self.check_head(&mut bundle)?;
-                    self.writer = Some(self.node.store().begin(Some(bundle.payload_len))?);
-                    self.bundle = Some(*bundle);
-                }
+                Piece::Head(bundle) => self.head = Some(self.examine(*bundle)?),
                 Piece::Payload(part) => {
-                    if let Some(writer) = &mut self.writer {
+                    if let Some(Received { fate: Fate::Kept(writer), .. }) = &mut self.head {
                         writer.write(part)?;
                     }
                 }
@@ -110,49 +121,63 @@ impl PeerReceiver {
         }
     }
 
-    /// Checks a bundle before its payload arrives.
-    fn check_head(&self, bundle: &mut Bundle) -> Result<(), Refused> {
-        if self.node.knows(&bundle.id) {
+    /// Decides on a bundle before its payload arrives (RFC 9171 §5.6).
+    fn examine(&self, mut bundle: Bundle) -> Result<Received, Refused> {
+        if self.is_known(&bundle) {
             return Err(Refused::Known);
         }
+        let now = clock();
+        let Unprocessable { report, delete } = bundle.process_unknown_blocks();
+        let is_beyond = bundle.hops.is_some_and(|hops| hops.count > hops.limit);
+        let why = if bundle.expires(now) <= now {
+            Some(ReasonCode::LIFETIME_EXPIRED)
+        } else {
+            is_beyond.then_some(ReasonCode::HOP_LIMIT_EXCEEDED).or(delete)
+        };
+        let fate = match why {
+            Some(why) => Fate::Deleted(why),
+            None => Fate::Kept(self.open(&bundle)?),
+        };
+        Ok(Received { bundle, fate, report })
+    }
+
+    fn is_known(&self, bundle: &Bundle) -> bool {
+        let (node, id) = (&self.node, &bundle.id);
+        if node.passed_on().is_repeated_by(id, &self.peer) {
+            return true;
+        }
+        // What comes back may still be in the index, although it has gone.
+        if node.knows(id) && !node.passed_on().went_to(id).is_empty() {
+            node.remove_acknowledged(None);
+        }
+        node.knows(id)
+    }
+
+    fn open(&self, bundle: &Bundle) -> Result<PayloadWriter, Refused> {
         let head_bytes =
             bundle.encoded_len().saturating_sub(bundle.payload_len) + self.node.queue().head_bytes();
         if head_bytes > MAX_HEADS {
             return Err(Refused::NoMemory(head_bytes));
         }
-        let now = clock();
-        if bundle.expires(now) <= now {
-            self.node.report(bundle, Status::Deleted, ReasonCode::LIFETIME_EXPIRED);
-            return Err(Refused::Invalid(format!("{} has expired", bundle.id)));
-        }
-        if let Some(hops) = bundle.hops
-            && hops.count > hops.limit
-        {
-            self.node.report(bundle, Status::Deleted, ReasonCode::HOP_LIMIT_EXCEEDED);
-            return Err(Refused::Invalid(format!("{} exceeds its hop limit", bundle.id)));
-        }
-        let unknown = bundle.process_unknown_blocks();
-        if unknown.delete {
-            self.node.report(bundle, Status::Deleted, ReasonCode::BLOCK_UNSUPPORTED);
-            return Err(Refused::Invalid(format!(
-                "{} has an unknown block that must be processed",
-                bundle.id
-            )));
-        }
-        if unknown.report {
-            self.node.report_anyway(bundle, Status::Received, ReasonCode::BLOCK_UNSUPPORTED);
-        }
-        Ok(())
+        Ok(self.node.store().begin(Some(bundle.payload_len))?)
     }
 
     fn commit(self) -> Result<(), Refused> {
-        let (Some(bundle), Some(writer), true) = (self.bundle, self.writer, self.is_complete) else {
+        let (Some(Received { bundle, fate, report }), true) = (self.head, self.is_complete) else {
             return Err(Refused::Invalid("the transfer ended before the bundle was complete".into()));
         };
-        let len = bundle.payload_len;
-        self.node.accept(bundle, writer.finish()?, Some(self.peer))?;
-        self.node.0.counters.received.add(1);
-        self.node.0.counters.received_bytes.add(len);
+        let (node, len) = (&self.node, bundle.payload_len);
+        // Before the bundle is gone, and only if it is a new one.
+        let asked = report.map(|why| (bundle.clone(), why));
+        match fate {
+            Fate::Kept(writer) => node.accept(bundle, writer.finish()?, Some(self.peer))?,
+            Fate::Deleted(why) => node.delete_received(&bundle, why)?,
+        }
+        if let Some((bundle, why)) = asked {
+            node.report_anyway(&bundle, Status::Received, why);
+        }
+        node.0.counters.received.add(1);
+        node.0.counters.received_bytes.add(len);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::io::Read;
 use serde::{Deserialize, Serialize};
 
 use crate::bundle::BundleId;
-use crate::bundle::report::{RECORD_LIMIT, Report};
+use crate::bundle::report::{AdminRecord, RECORD_LIMIT, Report};
 use crate::store::{Payload, Store};
 
 /// The most bundles with remembered reports; the oldest are forgotten.
@@ -61,7 +61,7 @@ impl ReportLog {
     }
 }
 
-pub(crate) fn read(store: &Store, payload: &Payload) -> Result<Vec<Report>, String> {
+pub(crate) fn read(store: &Store, payload: &Payload) -> Result<AdminRecord, String> {
     if payload.len() > RECORD_LIMIT as u64 {
         return Err(format!("it has {} bytes, at most {RECORD_LIMIT} are read", payload.len()));
     }

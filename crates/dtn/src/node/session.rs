@@ -143,6 +143,7 @@ impl BundleAgent for PeerSession {
 
     fn sent(&self, peer: &Eid, handle: BundleHandle) {
         let Some(record) = self.node.queue().remove(Key(handle)) else { return };
+        self.node.passed_on().note(&record, peer);
         self.node.remove_later(record.key);
         let counters = &self.node.0.counters;
         counters.sent.add(1);
@@ -162,7 +163,12 @@ impl BundleAgent for PeerSession {
                 tracing::info!("{peer} has no room for a bundle, retrying in {NO_ROOM_DELAY:?}");
                 self.node.queue().postpone(key, now.after(NO_ROOM_DELAY));
             }
-            Refusal::NotAcceptable | Refusal::ExtensionFailure | Refusal::Other(_) => {
+            Refusal::NotAcceptable => {
+                tracing::warn!("{peer} refuses bundle {handle} for good; it waits for another route");
+                let elsewhere = self.node.queue().close(key, peer, now);
+                self.node.wake(elsewhere.iter());
+            }
+            Refusal::ExtensionFailure | Refusal::Other(_) => {
                 tracing::warn!("{peer} refuses bundle {handle}: {why:?}");
                 let elsewhere = self.node.queue().reroute_around(key, peer, now);
                 self.node.wake(elsewhere.iter());

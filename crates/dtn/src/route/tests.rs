@@ -160,7 +160,7 @@ fn contacts_that_cannot_be() {
 }
 
 fn node(number: u64) -> Eid {
-    Eid::Ipn { node: number + 1, service: 0 }
+    Eid::Ipn { node: number + 1, service: 0, form: crate::IpnForm::Two }
 }
 
 prop_compose! {

@@ -32,6 +32,16 @@ struct Request {
     result: Result<(), StoreError>,
 }
 
+impl Request {
+    fn lets_go(&self) -> bool {
+        self.changes.iter().any(|change| matches!(change, Change::Remove(_)))
+    }
+
+    fn answer(self) {
+        let _ = self.reply.send(self.result);
+    }
+}
+
 impl Committer {
     pub(crate) fn start(core: Arc<Core>) -> Result<Self, StoreError> {
         let (sender, jobs) = channel();
@@ -79,10 +89,12 @@ fn run(core: &Core, jobs: &Receiver<Job>) {
             }
         }
         let unreferenced = commit_batch(core, &mut requests);
-        for request in requests {
-            let _ = request.reply.send(request.result);
-        }
+        // Whoever lets a bundle go may count on its room when the answer comes; others need not wait for it.
+        let (letting_go, others): (Vec<Request>, Vec<Request>) =
+            requests.into_iter().partition(Request::lets_go);
+        others.into_iter().for_each(Request::answer);
         core.files.delete(&unreferenced);
+        letting_go.into_iter().for_each(Request::answer);
     }
 }
 

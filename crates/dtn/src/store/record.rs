@@ -27,7 +27,7 @@ pub(crate) struct Outline {
 /// The name of a bundle as bytes, different for different names.
 pub(crate) fn name(id: &BundleId) -> Vec<u8> {
     let mut out = Vec::with_capacity(80);
-    put_bytes(&mut out, id.source.to_string().as_bytes());
+    put_bytes(&mut out, id.source.canonical().as_bytes());
     for number in [id.created.millis(), id.sequence] {
         put_number(&mut out, number);
     }

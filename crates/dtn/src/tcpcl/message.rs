@@ -36,8 +36,6 @@ pub mod kind {
 
 const MAGIC: &[u8; 4] = b"dtn!";
 const CAN_TLS: u8 = 1;
-const END: u8 = 1;
-const START: u8 = 2;
 const REPLY: u8 = 1;
 const CRITICAL: u8 = 1;
 /// The Transfer Length extension (RFC 9174 §5.2.5.1).
@@ -75,16 +73,18 @@ pub struct TermReason(pub u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RejectReason(pub u8);
 
+/// The flags of an XFER_SEGMENT, which its XFER_ACK repeats, those included that RFC 9174 reserves (§5.2.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentFlags(pub u8);
+
 /// The head of an XFER_SEGMENT (RFC 9174 §5.2.2); `len` bytes of data follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentHead {
-    /// It is the first of its transfer.
-    pub start: bool,
-    /// It is the last of its transfer.
-    pub end: bool,
+    /// Whether it is the first or the last of its transfer.
+    pub flags: SegmentFlags,
     /// The transfer.
     pub id: u64,
-    /// Its extensions; none unless `start` is set.
+    /// Its extensions; none unless it is the first.
     pub extensions: TransferExtensions,
     /// Bytes of data.
     pub len: u64,
@@ -117,10 +117,8 @@ pub enum Message {
     Segment(SegmentHead),
     /// XFER_ACK.
     Ack {
-        /// The flag of the segment that is acknowledged.
-        start: bool,
-        /// The flag of the segment that is acknowledged.
-        end: bool,
+        /// The flags of the segment that is acknowledged.
+        flags: SegmentFlags,
         /// The transfer.
         id: u64,
         /// Bytes of it that have arrived.
@@ -167,6 +165,30 @@ pub enum MessageError {
     MalformedExtensions,
 }
 
+impl SegmentFlags {
+    /// The last segment of its transfer.
+    pub const END: Self = Self(1);
+    /// The first one.
+    pub const START: Self = Self(2);
+    /// The only one.
+    pub const WHOLE: Self = Self(3);
+
+    /// Those of a segment that is the first, the last, both or neither.
+    pub const fn of(start: bool, end: bool) -> Self {
+        Self((start as u8 * Self::START.0) | (end as u8 * Self::END.0))
+    }
+
+    /// Whether it is the first of its transfer.
+    pub const fn is_start(self) -> bool {
+        self.0 & Self::START.0 != 0
+    }
+
+    /// Whether it is the last of its transfer.
+    pub const fn is_end(self) -> bool {
+        self.0 & Self::END.0 != 0
+    }
+}
+
 impl Contact {
     /// The contact header as bytes.
     pub fn encode(self) -> [u8; CONTACT_LEN] {
@@ -195,8 +217,8 @@ impl Message {
                 out.extend([kind::SESS_TERM, if *reply { REPLY } else { 0 }, reason.0]);
             }
             Self::Segment(head) => encode_segment(head, out),
-            Self::Ack { start, end, id, len } => {
-                out.extend([kind::XFER_ACK, segment_flags(*start, *end)]);
+            Self::Ack { flags, id, len } => {
+                out.extend([kind::XFER_ACK, flags.0]);
                 out.extend(id.to_be_bytes());
                 out.extend(len.to_be_bytes());
             }
@@ -344,10 +366,6 @@ macro_rules! need {
     };
 }
 
-fn segment_flags(start: bool, end: bool) -> u8 {
-    (if start { START } else { 0 }) | (if end { END } else { 0 })
-}
-
 fn encode_init(init: &SessInit, out: &mut Vec<u8>) {
     // An Eid has at most MAX_NODE_ID bytes.
     let node = &init.node.as_bytes()[..init.node.len().min(MAX_NODE_ID)];
@@ -369,9 +387,9 @@ fn encode_init(init: &SessInit, out: &mut Vec<u8>) {
 }
 
 fn encode_segment(head: &SegmentHead, out: &mut Vec<u8>) {
-    out.extend([kind::XFER_SEGMENT, segment_flags(head.start, head.end)]);
+    out.extend([kind::XFER_SEGMENT, head.flags.0]);
     out.extend(head.id.to_be_bytes());
-    if head.start {
+    if head.flags.is_start() {
         match head.extensions.length {
             None => out.extend(0_u32.to_be_bytes()),
             Some(length) => {
@@ -411,11 +429,10 @@ fn decode_init(reader: &mut Reader<'_>) -> Result<Option<Message>, MessageError>
 
 fn decode_segment(reader: &mut Reader<'_>) -> Result<Option<Message>, MessageError> {
     need!(reader.u8());
-    let flags = need!(reader.u8());
+    let flags = SegmentFlags(need!(reader.u8()));
     let id = need!(reader.u64());
-    let start = flags & START != 0;
     let mut extensions = TransferExtensions::default();
-    if start {
+    if flags.is_start() {
         for item in Items(need!(extension_list(reader)?)) {
             match item {
                 None => extensions.malformed = true,
@@ -427,7 +444,7 @@ fn decode_segment(reader: &mut Reader<'_>) -> Result<Option<Message>, MessageErr
         }
     }
     let len = need!(reader.u64());
-    Ok(Some(Message::Segment(SegmentHead { start, end: flags & END != 0, id, extensions, len })))
+    Ok(Some(Message::Segment(SegmentHead { flags, id, extensions, len })))
 }
 
 fn decode_short(reader: &mut Reader<'_>) -> Option<Message> {
@@ -435,12 +452,7 @@ fn decode_short(reader: &mut Reader<'_>) -> Option<Message> {
     let second = reader.u8()?;
     Some(match kind {
         kind::SESS_TERM => Message::SessTerm { reply: second & REPLY != 0, reason: TermReason(reader.u8()?) },
-        kind::XFER_ACK => Message::Ack {
-            start: second & START != 0,
-            end: second & END != 0,
-            id: reader.u64()?,
-            len: reader.u64()?,
-        },
+        kind::XFER_ACK => Message::Ack { flags: SegmentFlags(second), id: reader.u64()?, len: reader.u64()? },
         kind::XFER_REFUSE => Message::Refuse { reason: Refusal::from_code(second), id: reader.u64()? },
         _ => Message::Reject { reason: RejectReason(second), header: reader.u8()? },
     })

@@ -9,20 +9,20 @@ fn encoded(message: &Message) -> Vec<u8> {
 
 fn any_message() -> impl Strategy<Value = Message> {
     let init = (any::<u16>(), any::<u64>(), any::<u64>(), "[ -~]{0,64}", any::<Option<u16>>());
-    let segment = (any::<bool>(), any::<bool>(), any::<u64>(), any::<Option<u64>>(), any::<u64>());
+    let flags = || any::<u8>().prop_map(SegmentFlags);
+    let segment = (flags(), any::<u64>(), any::<Option<u64>>(), any::<u64>());
     prop_oneof![
         init.prop_map(|(keepalive, segment_mru, transfer_mru, node, critical_extension)| {
             Message::SessInit(SessInit { keepalive, segment_mru, transfer_mru, node, critical_extension })
         }),
         (any::<bool>(), any::<u8>())
             .prop_map(|(reply, code)| Message::SessTerm { reply, reason: TermReason(code) }),
-        segment.prop_map(|(start, end, id, length, len)| {
-            let extensions =
-                TransferExtensions { length: length.filter(|_| start), ..TransferExtensions::default() };
-            Message::Segment(SegmentHead { start, end, id, extensions, len })
+        segment.prop_map(|(flags, id, length, len)| {
+            let length = length.filter(|_| flags.is_start());
+            let extensions = TransferExtensions { length, ..TransferExtensions::default() };
+            Message::Segment(SegmentHead { flags, id, extensions, len })
         }),
-        (any::<bool>(), any::<bool>(), any::<u64>(), any::<u64>())
-            .prop_map(|(start, end, id, len)| Message::Ack { start, end, id, len }),
+        (flags(), any::<u64>(), any::<u64>()).prop_map(|(flags, id, len)| Message::Ack { flags, id, len }),
         (any::<u8>(), any::<u64>())
             .prop_map(|(code, id)| Message::Refuse { reason: Refusal::from_code(code), id }),
         Just(Message::Keepalive),
@@ -84,8 +84,7 @@ fn the_bytes_are_those_of_the_rfc() {
     bytes.extend(b"ipn:1.0\0\0\0\0");
     assert_eq!(encoded(&init), bytes);
     let head = SegmentHead {
-        start: true,
-        end: false,
+        flags: SegmentFlags::START,
         id: 5,
         extensions: TransferExtensions { length: Some(258), ..TransferExtensions::default() },
         len: 3,

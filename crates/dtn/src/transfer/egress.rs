@@ -172,7 +172,8 @@ impl<O: Egress> DeliveryContext<O> {
         let slot = slot.insert(self.order.slot(&id.source, &self.egress.target(&envelope)?));
         let mut newest = slot.newest.lock().await;
         let age = (id.created, id.sequence);
-        if newest.is_some_and(|newest| newest > age) {
+        // Sources that do not say who they are have no common clock.
+        if id.is_unique() && newest.is_some_and(|newest| newest > age) {
             return Ok(Outcome::Superseded);
         }
         let len = record.bundle.payload_len.saturating_sub(head as u64);

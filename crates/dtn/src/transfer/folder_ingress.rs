@@ -285,15 +285,7 @@ mod tests {
     fn a_file_is_sent_when_it_has_not_changed_for_a_while() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        let options = SendOptions {
-            destination: "dtn://b/files".parse().unwrap(),
-            service: None,
-            lifetime: None,
-            priority: crate::bundle::Priority::default(),
-            hop_limit: None,
-            must_not_fragment: false,
-            reports: crate::bundle::ReportRequests::default(),
-        };
+        let options = SendOptions::to("dtn://b/files".parse().unwrap());
         let settle = Duration::from_secs(2);
         let mut ingress = Ingress::new(folder.path().to_owned(), settle, options);
         let start = Instant::now();

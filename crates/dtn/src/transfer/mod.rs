@@ -89,13 +89,5 @@ pub(crate) async fn start(
 }
 
 fn options(to: &Eid, lifetime: Option<Span>) -> SendOptions {
-    SendOptions {
-        destination: to.clone(),
-        service: None,
-        lifetime: lifetime.map(Span::get),
-        priority: crate::bundle::Priority::default(),
-        hop_limit: None,
-        must_not_fragment: false,
-        reports: crate::bundle::ReportRequests::default(),
-    }
+    SendOptions { lifetime: lifetime.map(Span::get), ..SendOptions::to(to.clone()) }
 }

@@ -11,6 +11,7 @@ mod transfer_common;
 
 mod node_applications;
 mod node_behaviour;
+mod node_conformance;
 mod node_hostile;
 mod node_kill;
 mod store;

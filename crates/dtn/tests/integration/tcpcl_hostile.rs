@@ -4,7 +4,7 @@
 
 use crate::tcpcl_common::*;
 use bentpipe_dtn::tcpcl::message::{
-    Message, RejectReason, SegmentHead, SessInit, TermReason, TransferExtensions,
+    Message, RejectReason, SegmentFlags, SegmentHead, SessInit, TermReason, TransferExtensions,
 };
 use bentpipe_dtn::tcpcl::{EndedBy, Role, SessionEnd, Tls};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -82,7 +82,8 @@ fn init(mru: u64) -> Message {
 }
 
 fn segment(start: bool, end: bool, len: u64) -> Message {
-    Message::Segment(SegmentHead { start, end, id: 0, extensions: TransferExtensions::default(), len })
+    let (flags, extensions) = (SegmentFlags::of(start, end), TransferExtensions::default());
+    Message::Segment(SegmentHead { flags, id: 0, extensions, len })
 }
 
 #[track_caller]
@@ -180,11 +181,11 @@ async fn lies_end_the_session() {
     let announced = |length| TransferExtensions { length: Some(length), ..TransferExtensions::default() };
     let lies = [
         (
-            Message::Ack { start: true, end: true, id: 0, len: 11 },
+            Message::Ack { flags: SegmentFlags::WHOLE, id: 0, len: 11 },
             "acknowledged 11 bytes of transfer 0, of which 10",
         ),
         (
-            Message::Ack { start: true, end: true, id: 9, len: 1 },
+            Message::Ack { flags: SegmentFlags::WHOLE, id: 9, len: 1 },
             "acknowledged transfer 9, which was not sent",
         ),
         (segment(false, true, 1), "continued transfer 0, which has not begun"),
@@ -204,7 +205,7 @@ async fn lies_end_the_session() {
     }
     // A length that is announced and not kept is refused, and the session goes on.
     let mut attack = Attack::established().await;
-    let head = SegmentHead { start: true, end: true, id: 0, extensions: announced(3), len: 2 };
+    let head = SegmentHead { flags: SegmentFlags::WHOLE, id: 0, extensions: announced(3), len: 2 };
     attack.says(&Message::Segment(head)).await;
     attack.writes(b"ab").await;
     attack.says(&Message::SessTerm { reply: false, reason: TermReason::UNKNOWN }).await;
@@ -216,7 +217,7 @@ async fn lies_end_the_session() {
 async fn floods_end_the_session() {
     for (flood, why) in [
         (Message::Keepalive, "floods this node with keepalives"),
-        (Message::Ack { start: false, end: false, id: 0, len: 0 }, "more often than it got segments"),
+        (Message::Ack { flags: SegmentFlags(0), id: 0, len: 0 }, "more often than it got segments"),
         (Message::Reject { reason: RejectReason::UNEXPECTED, header: 4 }, "rejected this node's message"),
     ] {
         let mut attack = Attack::established().await;
@@ -233,7 +234,7 @@ async fn a_peer_that_sends_without_reading_loses_the_session() {
     let mut out = Vec::new();
     for id in 0..10_000 {
         let extensions = TransferExtensions::default();
-        Message::Segment(SegmentHead { start: true, end: true, id, extensions, len: 0 }).encode(&mut out);
+        Message::Segment(SegmentHead { flags: SegmentFlags::WHOLE, id, extensions, len: 0 }).encode(&mut out);
     }
     // Transfer 2 fills what the sockets hold; then the answers wait. Identifiers may repeat, only not at
     // once.

@@ -4,7 +4,6 @@ use std::fs;
 use std::time::Duration;
 
 use crate::transfer_common::*;
-use bentpipe_dtn::bundle::{Priority, ReportRequests};
 use bentpipe_dtn::node::SendOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -186,15 +185,7 @@ async fn a_transfer_goes_to_the_server_that_it_names_if_that_is_in_an_allowed_ne
 }
 
 fn send(pair: &Pair, to: &str, payload: &str) {
-    let options = SendOptions {
-        destination: to.parse().unwrap(),
-        service: None,
-        lifetime: None,
-        priority: Priority::default(),
-        hop_limit: None,
-        must_not_fragment: false,
-        reports: ReportRequests::default(),
-    };
+    let options = SendOptions::to(to.parse().unwrap());
     let node = pair.node_a();
     let mut receiver = node.begin(node.bundle(&options).unwrap(), None).unwrap();
     receiver.write(payload.as_bytes()).unwrap();

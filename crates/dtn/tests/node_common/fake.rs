@@ -1,12 +1,13 @@
 //! A peer that speaks TCPCL as it likes.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bentpipe_dtn::DtnTime;
 use bentpipe_dtn::bundle::Bundle;
 use bentpipe_dtn::tcpcl::Refusal;
-use bentpipe_dtn::tcpcl::message::{Message, SegmentHead, SessInit, TransferExtensions};
+use bentpipe_dtn::tcpcl::message::{Message, SegmentFlags, SegmentHead, SessInit, TransferExtensions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -16,6 +17,9 @@ use super::LONG;
 pub struct Fake {
     pub stream: TcpStream,
     input: Vec<u8>,
+    /// The bytes of the node's transfer that is coming, and transfers that came before they were asked for.
+    coming: Vec<u8>,
+    came: VecDeque<(u64, Vec<u8>)>,
     next_id: u64,
     /// Whether the node has answered with its own name.
     pub welcomed: bool,
@@ -38,7 +42,8 @@ impl Fake {
         stream.set_nodelay(true).unwrap();
         stream.write_all(b"dtn!\x04\x00").await.unwrap();
         stream.read_exact(&mut [0; 6]).await.unwrap();
-        let mut fake = Self { stream, input: Vec::new(), next_id: 0, welcomed: false };
+        let (input, coming, came) = (Vec::new(), Vec::new(), VecDeque::new());
+        let mut fake = Self { stream, input, coming, came, next_id: 0, welcomed: false };
         fake.say(&Message::SessInit(SessInit {
             keepalive: 60,
             segment_mru: 1 << 20,
@@ -102,7 +107,8 @@ impl Fake {
         let (id, extensions) = (self.next_id, TransferExtensions::default());
         self.next_id += 1;
         let len = bytes.len() as u64;
-        self.say(&Message::Segment(SegmentHead { start: true, end, id, extensions, len })).await;
+        let flags = SegmentFlags::of(true, end);
+        self.say(&Message::Segment(SegmentHead { flags, id, extensions, len })).await;
         let _ = self.stream.write_all(bytes).await;
         id
     }
@@ -110,8 +116,9 @@ impl Fake {
     pub async fn answer(&mut self) -> Option<Result<(), Refusal>> {
         loop {
             match self.hear_all().await? {
-                (Message::Ack { end: true, .. }, _) => return Some(Ok(())),
+                (Message::Ack { flags, .. }, _) if flags.is_end() => return Some(Ok(())),
                 (Message::Refuse { reason, .. }, _) => return Some(Err(reason)),
+                (Message::Segment(head), data) => self.take(head, data).await,
                 _ => {}
             }
         }
@@ -119,14 +126,32 @@ impl Fake {
 
     /// A transfer of the node, which is acknowledged: its number, and its bytes.
     pub async fn receive(&mut self) -> (u64, Vec<u8>) {
-        let mut bytes = Vec::new();
         loop {
+            if let Some(transfer) = self.came.pop_front() {
+                return transfer;
+            }
             let Some((message, data)) = self.hear_all().await else { panic!("the session has ended") };
-            let Message::Segment(SegmentHead { start, end, id, .. }) = message else { continue };
-            bytes.extend(data);
-            self.say(&Message::Ack { start, end, id, len: bytes.len() as u64 }).await;
-            if end {
-                return (id, bytes);
+            if let Message::Segment(head) = message {
+                self.take(head, data).await;
+            }
+        }
+    }
+
+    /// Acknowledges a segment, and keeps what came.
+    async fn take(&mut self, SegmentHead { flags, id, .. }: SegmentHead, data: Vec<u8>) {
+        self.coming.extend(data);
+        self.say(&Message::Ack { flags, id, len: self.coming.len() as u64 }).await;
+        if flags.is_end() {
+            self.came.push_back((id, std::mem::take(&mut self.coming)));
+        }
+    }
+
+    /// Refuses the node's next transfer for this reason.
+    pub async fn refuse_next(&mut self, reason: Refusal) {
+        loop {
+            let Some((message, _)) = self.hear_all().await else { panic!("the session has ended") };
+            if let Message::Segment(SegmentHead { id, .. }) = message {
+                return self.say(&Message::Refuse { reason, id }).await;
             }
         }
     }

@@ -6,15 +6,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bentpipe_dtn::app::{Client, Delivery};
+use bentpipe_dtn::bundle::FileName;
 use bentpipe_units::Span;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use serde_json::json;
 
 use super::Socket;
 
 /// How long one request waits for a bundle.
 const ROUND: Duration = Duration::from_secs(30);
+/// How much of a file's name an incomplete file has in its own: names have 255 bytes at most.
+const MAX_IN_PARTIAL: usize = 50;
 
 /// Receive the bundles of a service.
 ///
@@ -26,8 +31,8 @@ pub(super) struct Recv {
     service: String,
     #[command(flatten)]
     socket: Socket,
-    /// The file for the payload; `-` is standard output. By default a file in the folder, named after its
-    /// bundle.
+    /// The file for the payload; `-` is standard output. By default a file in the folder, with the name that
+    /// was sent, or else named after its bundle.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The folder for payloads.
@@ -86,16 +91,19 @@ impl Recv {
             copy(&mut delivery, &mut io::stdout().lock()).await?;
             None
         } else {
-            let name = self.output.clone().unwrap_or_else(|| self.into.join(file_name(&delivery)));
-            store(&mut delivery, &name).await?;
-            Some(name)
+            let path = match &self.output {
+                Some(path) => Place::Exactly(path.clone()),
+                None => Place::Free(self.into.join(file_name(&delivery))),
+            };
+            Some(store(&mut delivery, path).await?)
         };
         client.acknowledge(delivery.key).await?;
         let seconds = begun.elapsed().as_secs_f64();
-        let Delivery { id, source, len, .. } = &delivery;
+        let Delivery { id, source, len, file_name: name, .. } = &delivery;
         if self.json && !to_stdout {
             let document = json!({
-                "id": id, "source": source, "payload_bytes": len, "file": file, "seconds": seconds,
+                "id": id, "source": source, "name": name.as_ref().map(FileName::as_str), "payload_bytes": len,
+                "file": file, "seconds": seconds,
             });
             return crate::command::print(&format!("{document}\n"));
         }
@@ -106,30 +114,81 @@ impl Recv {
     }
 }
 
-/// A name that no other bundle has, of characters that every file system takes.
+/// The name that was sent, or one that no other bundle has, of characters that every file system takes.
 fn file_name(delivery: &Delivery) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_') { c } else { '_' };
-    delivery.id.chars().map(plain).collect()
+    match &delivery.file_name {
+        Some(name) => name.to_string(),
+        None => delivery.id.chars().map(plain).collect(),
+    }
+}
+
+/// Where a payload goes.
+enum Place {
+    /// This file, which it replaces.
+    Exactly(PathBuf),
+    /// This file, or if there is one `NAME-2`, `NAME-3`, …: another bundle may have had the same name.
+    Free(PathBuf),
 }
 
 /// Writes a file under another name until it is complete, so that a file with its own name is always
-/// complete.
-async fn store(delivery: &mut Delivery, path: &Path) -> anyhow::Result<()> {
+/// complete. Returns the file.
+async fn store(delivery: &mut Delivery, place: Place) -> anyhow::Result<PathBuf> {
+    let (Place::Exactly(path) | Place::Free(path)) = &place;
     let name = path.file_name().with_context(|| format!("{} is no name for a file", path.display()))?;
-    let partial = path.with_file_name(format!(".{}.part", name.to_string_lossy()));
+    let name: String = name.to_string_lossy().chars().take(MAX_IN_PARTIAL).collect();
+    let partial = path.with_file_name(format!(".{name}.{}.part", delivery.key));
     let cannot = || format!("cannot write {}", partial.display());
     let mut file = File::create(&partial).with_context(cannot)?;
     let outcome = async {
         copy(delivery, &mut file).await?;
         file.sync_all().with_context(cannot)?;
-        std::fs::rename(&partial, path)
-            .with_context(|| format!("cannot name the payload {}", path.display()))?;
+        let path = rename(&partial, place)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder)
             .and_then(|folder| folder.sync_all())
-            .with_context(|| format!("cannot make sure that {} lasts", path.display()))
+            .with_context(|| format!("cannot make sure that {} lasts", path.display()))?;
+        Ok(path)
     };
     outcome.await.inspect_err(|_| drop(std::fs::remove_file(&partial)))
+}
+
+/// Gives a complete file its name.
+fn rename(partial: &Path, place: Place) -> anyhow::Result<PathBuf> {
+    let cannot = |path: &Path| format!("cannot name the payload {}", path.display());
+    let wanted = match place {
+        Place::Exactly(path) => {
+            std::fs::rename(partial, &path).with_context(|| cannot(&path))?;
+            return Ok(path);
+        }
+        Place::Free(path) => path,
+    };
+    for number in 1_u32.. {
+        let path = numbered(&wanted, number);
+        match renameat_with(CWD, partial, CWD, &path, RenameFlags::NOREPLACE) {
+            Ok(()) => return Ok(path),
+            Err(Errno::EXIST) => {}
+            // The file system does not support this: nobody else should write to the folder.
+            Err(Errno::INVAL | Errno::NOSYS) if path.exists() => {}
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                std::fs::rename(partial, &path).with_context(|| cannot(&path))?;
+                return Ok(path);
+            }
+            Err(error) => return Err(error).with_context(|| cannot(&path)),
+        }
+    }
+    bail!("every name like {} is taken", wanted.display())
+}
+
+/// `report.pdf`, `report-2.pdf`, `report-3.pdf`, …
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    if number == 1 {
+        return path.to_owned();
+    }
+    let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let (stem, extension) = (part(path.file_stem()), part(path.extension()));
+    let dot = if extension.is_empty() { "" } else { "." };
+    path.with_file_name(format!("{stem}-{number}{dot}{extension}"))
 }
 
 async fn copy(delivery: &mut Delivery, to: &mut impl Write) -> anyhow::Result<()> {
@@ -153,4 +212,26 @@ async fn copy(delivery: &mut Delivery, to: &mut impl Write) -> anyhow::Result<()
         );
     }
     to.flush().context("cannot write the payload")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_name_gets_a_number_and_nothing_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let partial = folder.path().join(".part");
+        let place = |name: &str, content: &str| {
+            std::fs::write(&partial, content).unwrap();
+            let path = rename(&partial, Place::Free(folder.path().join(name))).unwrap();
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(place("report.pdf", "one"), "report.pdf");
+        assert_eq!(place("report.pdf", "two"), "report-2.pdf");
+        assert_eq!(place("report.pdf", "three"), "report-3.pdf");
+        assert_eq!((place("notes", "one"), place("notes", "two")), ("notes".into(), "notes-2".into()));
+        assert_eq!(place("a.tar.gz", "one") + &place("a.tar.gz", "two"), "a.tar.gza.tar-2.gz");
+        assert_eq!(std::fs::read_to_string(folder.path().join("report.pdf")).unwrap(), "one");
+    }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bentpipe_dtn::app::{Client, ReadBody, Sent};
+use bentpipe_dtn::bundle::FileName;
 use bentpipe_dtn::{Eid, node::ReportedEvent};
 use bentpipe_units::Span;
 use clap::Args;
@@ -38,6 +39,9 @@ pub(super) struct Send {
     /// How many nodes it may pass; by default 32.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     hop_limit: Option<u8>,
+    /// The name that it has on arrival; by default that of the file.
+    #[arg(long, value_name = "NAME")]
+    name: Option<FileName>,
     /// It must travel in one piece.
     #[arg(long)]
     whole: bool,
@@ -95,6 +99,13 @@ impl Send {
         Ok((Box::new(file), about.is_file().then_some(about.len())))
     }
 
+    /// A name that would not be one at the other side, such as `.profile`, does not travel.
+    fn name(&self) -> Option<FileName> {
+        let of_file = || self.file.file_name()?.to_str()?.parse().ok();
+        let is_file = self.file.as_os_str() != "-";
+        self.name.clone().or_else(|| of_file().filter(|_| is_file))
+    }
+
     fn query(&self) -> Vec<(&'static str, String)> {
         let mut query = vec![
             ("destination", self.destination.to_string()),
@@ -104,6 +115,7 @@ impl Send {
         query.extend(self.service.iter().map(|service| ("service", service.clone())));
         query.extend(self.lifetime.iter().map(|span| ("lifetime", format!("{}ms", span.get().as_millis()))));
         query.extend(self.hop_limit.iter().map(|limit| ("hop_limit", limit.to_string())));
+        query.extend(self.name().map(|name| ("name", name.to_string())));
         query.extend(self.wait.iter().map(|_| ("report", "delivery,deletion".to_owned())));
         query
     }

@@ -1,7 +1,7 @@
 //! Incoming transfers: the valid order of segments (RFC 9174 §5.2).
 
 use crate::tcpcl::Refusal;
-use crate::tcpcl::message::{Message, SegmentHead};
+use crate::tcpcl::message::{Message, SegmentFlags, SegmentHead};
 
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub(super) enum Step {
 enum State {
     Idle,
     Receiving(Transfer),
-    /// Refused; the sender may not know yet.
-    Refused(u64),
+    /// Refused for this reason; the sender may not know yet.
+    Refused(u64, Refusal),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +38,7 @@ struct Transfer {
 /// The current segment.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
-    start: bool,
-    end: bool,
+    flags: SegmentFlags,
     left: u64,
 }
 
@@ -80,13 +79,14 @@ impl Inbound {
             ));
         }
         let mut begun = (None, None);
-        match (head.start, self.state) {
+        match (head.flags.is_start(), self.state) {
             (true, State::Receiving(transfer)) => {
                 return Err(format!("began transfer {} before the end of transfer {}", head.id, transfer.id));
             }
             (true, _) => begun = self.begin_transfer(&head, ending)?,
             (false, State::Receiving(transfer)) if transfer.id == head.id => {}
-            (false, State::Refused(id)) if id == head.id => {}
+            // RFC 9174 §5.2.4: what was on its way is refused, too.
+            (false, State::Refused(id, why)) if id == head.id => begun.0 = Some(why),
             (false, _) => return Err(format!("continued transfer {}, which has not begun", head.id)),
         }
         if let State::Receiving(transfer) = self.state
@@ -94,10 +94,10 @@ impl Inbound {
         {
             begun.0 = self.beyond_limits(&transfer, head.len);
         }
-        if begun.0.is_some() {
-            self.state = State::Refused(head.id);
+        if let Some(why) = begun.0 {
+            self.state = State::Refused(head.id, why);
         }
-        self.segment = Some(Segment { start: head.start, end: head.end, left: head.len });
+        self.segment = Some(Segment { flags: head.flags, left: head.len });
         Ok(begun)
     }
 
@@ -156,12 +156,12 @@ impl Inbound {
         let (Some(segment), state) = (self.segment, self.state) else { return Step::NeedsMessage };
         let State::Receiving(transfer) = state else {
             self.segment = None;
-            if segment.end {
+            if segment.flags.is_end() {
                 self.state = State::Idle;
             }
             return Step::NeedsMessage;
         };
-        if !segment.end {
+        if !segment.flags.is_end() {
             self.segment = None;
             return Step::Answer { message: ack(segment, transfer), abandoned: false };
         }
@@ -174,16 +174,16 @@ impl Inbound {
     }
 
     /// Refuses the current transfer; returns its ID.
-    pub(super) fn refuse(&mut self) -> Option<u64> {
+    pub(super) fn refuse(&mut self, why: Refusal) -> Option<u64> {
         let State::Receiving(transfer) = self.state else { return None };
-        self.state = State::Refused(transfer.id);
+        self.state = State::Refused(transfer.id, why);
         Some(transfer.id)
     }
 
     /// The answer to the last segment of a transfer.
     pub(super) fn finished(&mut self, result: Result<(), Refusal>) -> Option<Message> {
         let (Some(segment), State::Receiving(transfer)) = (self.segment, self.state) else { return None };
-        if !segment.end || segment.left > 0 {
+        if !segment.flags.is_end() || segment.left > 0 {
             return None;
         }
         (self.segment, self.state) = (None, State::Idle);
@@ -195,5 +195,5 @@ impl Inbound {
 }
 
 fn ack(segment: Segment, transfer: Transfer) -> Message {
-    Message::Ack { start: segment.start, end: segment.end, id: transfer.id, len: transfer.received }
+    Message::Ack { flags: segment.flags, id: transfer.id, len: transfer.received }
 }

@@ -342,6 +342,8 @@ impl Session {
                 "the node at {} does not want this session: {reason}; its log may say more",
                 self.place
             );
+            // RFC 9174 §6.1: whoever has not sent one answers it, before SESS_INIT too.
+            self.push(&Message::SessTerm { reply: true, reason });
             return self.abort(EndedBy::Peer, text);
         }
         if reply && !self.term.0 {
@@ -358,7 +360,7 @@ impl Session {
     }
 
     fn on_segment(&mut self, head: SegmentHead, now: Time) -> Option<Event<'static>> {
-        if head.len == 0 && !head.start && !head.end {
+        if head.len == 0 && !head.flags.is_start() && !head.flags.is_end() {
             self.count_idle(now, "empty segments");
         }
         let ending = self.term.0 || self.term.1;
@@ -388,6 +390,7 @@ impl Session {
     fn on_answer(&mut self, answer: Result<Answer, String>, header: u8, now: Time) -> Option<BundleHandle> {
         match answer {
             Ok(Answer::Late) => self.count_idle(now, "answers to what was answered"),
+            Ok(Answer::Expected) => {}
             Ok(Answer::Progress) => self.last_progress = now,
             Ok(Answer::Fate(handle)) => {
                 self.last_progress = now;
@@ -401,7 +404,7 @@ impl Session {
 
     /// The agent refuses the current transfer: its rest is skipped.
     pub fn refuse(&mut self, why: Refusal) {
-        if let Some(id) = self.inbound.refuse() {
+        if let Some(id) = self.inbound.refuse(why) {
             self.push(&Message::Refuse { reason: why, id });
         }
         self.close_if_done();

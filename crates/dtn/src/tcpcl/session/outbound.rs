@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::tcpcl::BundleHandle;
-use crate::tcpcl::message::{SegmentHead, TransferExtensions};
+use crate::tcpcl::message::{SegmentFlags, SegmentHead, TransferExtensions};
 
 /// The most unacknowledged transfers; no other begins before one is acknowledged. Each takes about 100 bytes.
 pub const MAX_UNACKNOWLEDGED: usize = 65_536;
@@ -24,6 +24,8 @@ pub(super) enum Answer {
     Progress,
     /// The outcome of this transfer is known.
     Fate(BundleHandle),
+    /// A segment of a refused transfer, which was on its way, is refused, too (RFC 9174 §5.2.4).
+    Expected,
     /// The outcome was known before: dtn7-rs acknowledges transfers that it then refuses.
     Late,
 }
@@ -38,6 +40,9 @@ struct Transfer {
     segments: u64,
 }
 
+/// The most refused transfers whose other segments may be answered without being counted.
+const MAX_REFUSED: usize = 1024;
+
 /// The outgoing transfers.
 #[derive(Debug)]
 pub(super) struct Outbound {
@@ -46,6 +51,8 @@ pub(super) struct Outbound {
     next_id: u64,
     current: Option<u64>,
     transfers: BTreeMap<u64, Transfer>,
+    /// Refused transfers, and how many of their segments have no answer yet.
+    refused: BTreeMap<u64, u64>,
 }
 
 impl Outbound {
@@ -56,6 +63,7 @@ impl Outbound {
             next_id: 0,
             current: None,
             transfers: BTreeMap::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -101,7 +109,8 @@ impl Outbound {
         }
         let extensions = TransferExtensions { length, ..TransferExtensions::default() };
         // At most the segment size, which is a usize.
-        Some((SegmentHead { start, end, id, extensions, len }, NextSegment { len: len as usize, end }))
+        let flags = SegmentFlags::of(start, end);
+        Some((SegmentHead { flags, id, extensions, len }, NextSegment { len: len as usize, end }))
     }
 
     /// An XFER_ACK. Its flags are ignored; dtn7-rs sets none.
@@ -131,13 +140,31 @@ impl Outbound {
 
     /// An XFER_REFUSE.
     pub(super) fn on_refuse(&mut self, id: u64) -> Result<Answer, String> {
-        let Some(transfer) = self.transfer(id, "refused")? else { return Ok(Answer::Late) };
-        let handle = transfer.handle;
+        let Some(transfer) = self.transfer(id, "refused")? else {
+            return Ok(if self.is_of_refused(id) { Answer::Expected } else { Answer::Late });
+        };
+        let (handle, others) = (transfer.handle, transfer.segments.saturating_sub(1));
         self.transfers.remove(&id);
+        if others > 0 {
+            self.refused.insert(id, others);
+        }
+        if self.refused.len() > MAX_REFUSED {
+            self.refused.pop_first();
+        }
         if self.current == Some(id) {
             self.current = None;
         }
         Ok(Answer::Fate(handle))
+    }
+
+    /// Whether another segment of a refused transfer may be answered. It is answered now.
+    fn is_of_refused(&mut self, id: u64) -> bool {
+        let Some(left) = self.refused.get_mut(&id) else { return false };
+        *left -= 1;
+        if *left == 0 {
+            self.refused.remove(&id);
+        }
+        true
     }
 
     /// An unacknowledged transfer; `None` if its outcome is known.

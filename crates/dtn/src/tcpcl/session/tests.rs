@@ -1,6 +1,6 @@
 use super::*;
 use crate::tcpcl::PeerOverride;
-use crate::tcpcl::message::{CONTACT_LEN, SessInit, TransferExtensions};
+use crate::tcpcl::message::{CONTACT_LEN, SegmentFlags, SessInit, TransferExtensions};
 use proptest::prelude::*;
 
 fn at(seconds: u64) -> Time {
@@ -39,16 +39,17 @@ fn init(node: &str) -> Message {
 }
 
 fn segment(id: u64, start: bool, end: bool, len: u64) -> Message {
-    Message::Segment(SegmentHead { start, end, id, extensions: TransferExtensions::default(), len })
+    let flags = SegmentFlags::of(start, end);
+    Message::Segment(SegmentHead { flags, id, extensions: TransferExtensions::default(), len })
 }
 
 fn announced(id: u64, length: u64, end: bool, len: u64) -> Message {
     let extensions = TransferExtensions { length: Some(length), ..TransferExtensions::default() };
-    Message::Segment(SegmentHead { start: true, end, id, extensions, len })
+    Message::Segment(SegmentHead { flags: SegmentFlags::of(true, end), id, extensions, len })
 }
 
 fn ack(id: u64, len: u64) -> Message {
-    Message::Ack { start: false, end: false, id, len }
+    Message::Ack { flags: SegmentFlags(0), id, len }
 }
 
 /// What has happened, as text, and what was written.
@@ -277,9 +278,9 @@ fn each_segment_is_acknowledged_when_it_is_stored_and_the_last_when_all_is_finis
     assert_eq!(line.data(announced(9, 5, false, 3), 2), [begin, "Data 2".into()]);
     assert_eq!(line.written(), []);
     assert_eq!(line.gets_bytes(&[7]), ["Data 1"]);
-    assert_eq!(line.written(), [Message::Ack { start: true, end: false, id: 9, len: 3 }]);
+    assert_eq!(line.written(), [Message::Ack { flags: SegmentFlags::START, id: 9, len: 3 }]);
     assert_eq!(line.data(segment(9, false, true, 2), 2), ["Data 2", "Complete"]);
-    assert_eq!(line.written(), [Message::Ack { start: false, end: true, id: 9, len: 5 }]);
+    assert_eq!(line.written(), [Message::Ack { flags: SegmentFlags::END, id: 9, len: 5 }]);
 }
 
 #[test]
@@ -323,15 +324,17 @@ fn refusals(line: &mut Timeline) -> Vec<(u64, Refusal)> {
 }
 
 #[test]
-fn a_refused_transfer_is_skipped_to_its_end_and_the_next_one_counts() {
+fn each_further_segment_of_a_refused_transfer_is_refused_and_the_next_transfer_counts() {
     let mut line = Timeline::established(settings());
     line.data(segment(1, true, false, 4), 4);
     line.session.refuse(Refusal::NoResources);
     assert_eq!(refusals(&mut line), [(1, Refusal::NoResources)]);
+    // RFC 9174 §5.2.4: they may have been on their way.
     assert!(line.data(segment(1, false, false, 4), 4).is_empty());
     assert!(line.data(segment(1, false, true, 4), 4).is_empty());
+    assert_eq!(refusals(&mut line), [(1, Refusal::NoResources); 2]);
     assert_eq!(line.data(segment(2, true, true, 4), 4).last().unwrap(), "Complete");
-    assert_eq!(line.written(), [Message::Ack { start: true, end: true, id: 2, len: 4 }]);
+    assert_eq!(line.written(), [Message::Ack { flags: SegmentFlags::WHOLE, id: 2, len: 4 }]);
     // RFC 9174 §5.2.4: the sender may also stop in the middle and begin the next.
     line.data(segment(3, true, false, 4), 4);
     line.session.refuse(Refusal::Completed);
@@ -366,7 +369,7 @@ fn extensions_that_are_not_understood_are_refused_but_for_the_lenient() {
     let strange = TransferExtensions { length: Some(2), critical_unknown: true, malformed: true };
     for lenient in [false, true] {
         let mut line = Timeline::established(SessionSettings { lenient, ..settings() });
-        let head = SegmentHead { start: true, end: true, id: 0, extensions: strange, len: 3 };
+        let head = SegmentHead { flags: SegmentFlags::WHOLE, id: 0, extensions: strange, len: 3 };
         let (len, event) = line.session.on_segment(head, at(0)).map_or((0, None), |event| (1, Some(event)));
         assert_eq!((len == 1, event), (lenient, lenient.then_some(Event::Begin { announced: None })));
         assert_eq!(refusals(&mut line), if lenient { vec![] } else { vec![(0, Refusal::ExtensionFailure)] });
@@ -392,20 +395,15 @@ fn a_transfer_is_cut_to_the_peers_segments_and_says_its_length_if_it_has_several
         let mut out = Vec::new();
         while line.session.segment(&mut out, at(0)).is_some() {
             let Some((Message::Segment(head), _)) = Message::decode(&out).unwrap() else { panic!() };
-            heads.push((head.id, head.start, head.end, head.len, head.extensions.length));
+            let SegmentFlags(flags) = head.flags;
+            heads.push((head.id, flags, head.len, head.extensions.length));
             out.clear();
         }
         assert_eq!(line.session.sending(), None);
     }
     assert_eq!(
         heads,
-        [
-            (0, true, false, 300, Some(700)),
-            (0, false, false, 300, None),
-            (0, false, true, 100, None),
-            (1, true, true, 300, None),
-            (2, true, true, 0, None)
-        ]
+        [(0, 2, 300, Some(700)), (0, 0, 300, None), (0, 1, 100, None), (1, 3, 300, None), (2, 3, 0, None)]
     );
 }
 
@@ -452,6 +450,35 @@ fn a_refused_transfer_is_not_continued() {
     // dtn7-rs acknowledges before it refuses, so what is late is overlooked.
     assert_eq!(line.gets(&[ack(0, 300), refuse]), [""; 0]);
     assert_eq!(line.reason(), "");
+}
+
+#[test]
+fn refusals_of_all_segments_of_a_refused_transfer_are_no_flood() {
+    let mut line = Timeline::established(settings());
+    line.session.begin(7, 1_000_000);
+    let mut sent = 0;
+    while sent < 2 * IDLE_BURST {
+        line.session.segment(&mut Vec::new(), at(0)).unwrap();
+        sent += 1;
+    }
+    let refuse = Message::Refuse { reason: Refusal::NoResources, id: 0 };
+    for _ in 0..sent {
+        line.gets(std::slice::from_ref(&refuse));
+    }
+    assert_eq!(line.reason(), "");
+    for _ in 0..=IDLE_BURST {
+        line.gets(std::slice::from_ref(&refuse));
+    }
+    line.is_over("floods");
+}
+
+/// RFC 9174 §5.2.3: also those of its flags that nobody knows.
+#[test]
+fn an_acknowledgement_repeats_the_flags_of_its_segment() {
+    let mut line = Timeline::established(settings());
+    let (flags, extensions) = (SegmentFlags(0x87), TransferExtensions::default());
+    line.data(Message::Segment(SegmentHead { flags, id: 1, extensions, len: 4 }), 4);
+    assert_eq!(line.written(), [Message::Ack { flags, id: 1, len: 4 }]);
 }
 
 #[test]
@@ -572,6 +599,13 @@ fn early_or_repeated_messages_end_the_session() {
         line.gets(&[message]);
         line.is_over(why);
     }
+    // RFC 9174 §6.1: an end is answered, even then.
+    let mut line = Timeline::new(settings());
+    line.session.receive_contact(CONTACT, at(0));
+    line.written();
+    line.gets(&[term(false, TermReason::BUSY)]);
+    assert_eq!(line.written(), [term(true, TermReason::BUSY)]);
+    assert_eq!(line.session.end().unwrap().by, EndedBy::Peer);
     for (message, why) in [
         (init("dtn://them/"), "second SESS_INIT"),
         (term(true, TermReason::BUSY), "answered a SESS_TERM that nobody sent"),
