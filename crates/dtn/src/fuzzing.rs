@@ -107,7 +107,7 @@ fn handle(session: &mut Session, event: Option<Event<'_>>, settings: u8, now: Ti
         }
         Some(Event::Introduced(_)) => session.reject_peer("not today"),
         Some(Event::Begin { .. }) if settings & 4 != 0 => session.refuse(Refusal::NoResources),
-        Some(Event::Complete) => session.finished(Ok(())),
+        Some(Event::Complete(ticket)) => session.finished(ticket, Ok(()), now),
         _ => {}
     }
     let mut segment = Vec::new();

@@ -14,6 +14,7 @@ use bentpipe_http::{Failure, encode_path};
 use bentpipe_units::Span;
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
 use crate::Eid;
@@ -124,7 +125,9 @@ async fn take(
             block_in_place(|| receiver.write(part))?;
         }
     }
-    block_in_place(|| receiver.finish())?;
+    let (done, outcome) = oneshot::channel();
+    block_in_place(|| receiver.submit(|result| drop(done.send(result))));
+    outcome.await.map_err(|_| Failure::unavailable("the node is stopping; send it again when it runs"))??;
     Ok(Sent { id, payload_bytes })
 }
 

@@ -104,7 +104,7 @@ impl Prepared {
         if !records.is_empty() {
             tracing::info!("{} bundles in the store", records.len());
         }
-        let node = Node::new(&config, store, records);
+        let node = Node::new(&config, store, records)?;
         let (stop, stopped) = watch::channel(false);
         let context = SessionContext { node: node.clone(), legs, tls, stop: stopped };
         let mut services = JoinSet::new();

@@ -15,6 +15,7 @@ use crate::route::Routes;
 use crate::store::{Change, Key, Payload, Purpose, Record, Store, StoreError};
 use crate::{DtnTime, Eid};
 
+mod acceptance;
 mod counters;
 mod error;
 mod forwarding_queue;
@@ -27,6 +28,7 @@ mod reports;
 pub(crate) mod session;
 mod status;
 
+use acceptance::Acceptance;
 use counters::Counters;
 pub use counters::Counts;
 pub use error::NodeError;
@@ -58,8 +60,7 @@ struct Inner {
     arrivals: Notify,
     /// Notified when the janitor has work before its next round.
     janitor: Notify,
-    /// Bundles that are being committed, so that two sessions do not commit the same one.
-    committing: Mutex<HashSet<BundleId>>,
+    acceptance: Acceptance,
     /// Acknowledged bundles that are still in the index.
     pending_removals: Mutex<Vec<Key>>,
     /// Held during reassembly: two sessions that receive the last fragments must not both reassemble.
@@ -111,7 +112,10 @@ impl SendOptions {
 
 impl Node {
     /// A node with a store and the records that the store held.
-    pub(crate) fn new(config: &NodeConfig, store: Store, records: Vec<Record>) -> Self {
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub(crate) fn new(config: &NodeConfig, store: Store, records: Vec<Record>) -> Result<Self, NodeError> {
         let now = clock();
         let mut queue = ForwardingQueue::new(routes(config));
         // The last process had read these reports.
@@ -133,7 +137,7 @@ impl Node {
             peers: config.peers.iter().map(peer).collect(),
             arrivals: Notify::new(),
             janitor: Notify::new(),
-            committing: Mutex::default(),
+            acceptance: Acceptance::start()?,
             pending_removals: Mutex::new(read.iter().map(|record| record.key).collect()),
             reassembly: Mutex::default(),
             reassembly_pending: AtomicBool::new(false),
@@ -143,7 +147,7 @@ impl Node {
             started: now,
         }));
         node.finish_reassembly();
-        node
+        Ok(node)
     }
 
     /// Its endpoint.
@@ -226,60 +230,6 @@ impl Node {
     fn knows(&self, id: &BundleId) -> bool {
         id.is_unique()
             && (self.0.store.knows(id) || (id.fragment.is_some() && self.0.store.knows(&id.whole())))
-    }
-
-    /// Takes responsibility for a bundle: it is in the store when this returns. Blocks on the disk.
-    fn accept(&self, bundle: Bundle, payload: Payload, from: Option<Eid>) -> Result<(), Refused> {
-        let guard =
-            CommitGuard::of(self, &bundle.id).inspect_err(|_| self.0.store.discard(payload.clone()))?;
-        let now = clock();
-        let is_mine = self.is_mine(&bundle.destination);
-        let purpose = match (is_mine, bundle.id.fragment) {
-            (false, _) => Purpose::Forward,
-            (true, None) => Purpose::Deliver,
-            (true, Some(_)) => Purpose::Reassemble,
-        };
-        let expires = bundle.expires(now);
-        let key = self.0.store.next_key();
-        let bundle = Arc::new(bundle);
-        let record = Record { key, bundle: bundle.clone(), payload, received: now, expires, from, purpose };
-        let mut changes = vec![Change::Put(record.clone())];
-        if is_mine {
-            changes.extend(seen(&bundle.id, expires));
-        }
-        self.0.store.commit(changes)?;
-        if purpose == Purpose::Deliver && bundle.is_admin {
-            self.receive_report(&bundle, &record.payload);
-            self.remove_later(key);
-            return Ok(());
-        }
-        self.insert(record, now);
-        drop(guard);
-        let outcome = match purpose {
-            Purpose::Reassemble => self.reassemble(&bundle.id),
-            Purpose::Deliver => self.drop_parts(&bundle.id),
-            Purpose::Forward => Ok(()),
-        };
-        // The bundle has been accepted all the same, so its sender gets no error.
-        self.retry_reassembly(&bundle.id, outcome);
-        self.report(&bundle, ReportStatus::Received, ReasonCode::NO_INFORMATION);
-        Ok(())
-    }
-
-    /// Deletes a bundle that has just been received, and reports that: it is acknowledged, so that its sender
-    /// does not offer it again. Blocks on the disk.
-    fn delete_received(&self, bundle: &Bundle, why: ReasonCode) -> Result<(), Refused> {
-        let _guard = CommitGuard::of(self, &bundle.id)?;
-        let now = clock();
-        let expires = bundle.expires(now);
-        if let Some(seen) = seen(&bundle.id, expires).filter(|_| expires > now) {
-            self.0.store.commit(vec![seen])?;
-        }
-        tracing::info!("deleted {} to {} on its arrival: {why}", bundle.id, bundle.destination);
-        self.0.counters.given_up.add(1);
-        self.report(bundle, ReportStatus::Received, ReasonCode::NO_INFORMATION);
-        self.report(bundle, ReportStatus::Deleted, why);
-        Ok(())
     }
 
     /// Removes an acknowledged bundle from the index with the next batch.
@@ -468,6 +418,7 @@ impl Node {
         }
     }
 
+    /// Sends a report without waiting for the disk.
     fn send_report(&self, about: &Bundle, report: &Report) -> Result<(), Refused> {
         let (created, sequence) = self.creation();
         let destination = about.report_to.clone();
@@ -478,7 +429,13 @@ impl Node {
         bundle.payload_len = bytes.len() as u64;
         let mut writer = self.0.store.begin(Some(bundle.payload_len))?;
         writer.write(&bytes)?;
-        self.accept(bundle, writer.finish()?, None)
+        let (subject, status) = (about.id.clone(), report.status);
+        self.accept(bundle, writer.finish()?, None, move |outcome| {
+            if let Err(error) = outcome {
+                tracing::warn!("cannot report that {subject} was {status}: {error}");
+            }
+        });
+        Ok(())
     }
 
     fn receive_report(&self, bundle: &Bundle, payload: &Payload) {
@@ -506,34 +463,6 @@ impl Node {
     /// The reports on a bundle of this node, oldest first.
     pub fn reports_of(&self, id: &BundleId) -> Vec<ReportedEvent> {
         self.0.reports.lock().unwrap_or_else(PoisonError::into_inner).of(id)
-    }
-}
-
-/// Marks a bundle as being committed, so that no other session commits it.
-struct CommitGuard<'a> {
-    node: &'a Node,
-    /// `None`: it has no identity.
-    id: Option<BundleId>,
-}
-
-impl<'a> CommitGuard<'a> {
-    fn of(node: &'a Node, id: &BundleId) -> Result<Self, Refused> {
-        if !id.is_unique() {
-            return Ok(Self { node, id: None });
-        }
-        let mut committing = node.0.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        if node.knows(id) || !committing.insert(id.clone()) {
-            return Err(Refused::Known);
-        }
-        Ok(Self { node, id: Some(id.clone()) })
-    }
-}
-
-impl Drop for CommitGuard<'_> {
-    fn drop(&mut self) {
-        if let Some(id) = &self.id {
-            self.node.0.committing.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
-        }
     }
 }
 

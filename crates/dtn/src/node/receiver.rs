@@ -4,7 +4,7 @@ use crate::Eid;
 use crate::bundle::report::{ReasonCode, Status};
 use crate::bundle::{Bundle, Decoder, Malformed, Piece, Unprocessable};
 use crate::store::{PayloadWriter, StoreError};
-use crate::tcpcl::{Incoming, Refusal};
+use crate::tcpcl::{Incoming, Outcome, Refusal};
 
 use super::{Node, clock};
 
@@ -33,6 +33,9 @@ pub enum Refused {
     /// It is valid, but cannot be sent or kept.
     #[error("{0}")]
     Invalid(String),
+    /// Another has brought the same bundle at the same time, and it could not be stored.
+    #[error("the same bundle came twice at a time, and could not be stored; send it again")]
+    Again,
     /// The blocks of all bundles would take too much memory.
     #[error("the blocks of all bundles would take {0} bytes of memory, the limit is {MAX_HEADS}")]
     NoMemory(u64),
@@ -91,11 +94,27 @@ impl Receiver {
     /// # Errors
     /// The bundle is refused; nothing of it is stored.
     pub fn finish(self) -> Result<(), Refused> {
+        let folder = self.node.store().folder().to_owned();
+        let (done, outcome) = std::sync::mpsc::sync_channel(1);
+        self.submit(move |result| drop(done.send(result)));
+        outcome.recv().unwrap_or_else(|_| Err(StoreError::Stopped(folder).into()))
+    }
+
+    /// The same without waiting: when `done` says so, the node is responsible for the bundle. Blocks on the
+    /// disk while a payload that is a file is brought there.
+    pub fn submit(self, done: impl FnOnce(Result<(), Refused>) + Send + 'static) {
         let Self { node, mut bundle, writer } = self;
         bundle.payload_len = writer.len();
-        node.accept(bundle, writer.finish()?, None)?;
-        node.0.counters.originated.add(1);
-        Ok(())
+        match writer.finish() {
+            Ok(payload) => {
+                let counting = node.clone();
+                node.accept(bundle, payload, None, move |outcome| {
+                    counting.0.counters.originated.add(u64::from(outcome.is_ok()));
+                    done(outcome);
+                });
+            }
+            Err(error) => done(Err(error.into())),
+        }
     }
 }
 
@@ -162,23 +181,33 @@ impl PeerReceiver {
         Ok(self.node.store().begin(Some(bundle.payload_len))?)
     }
 
-    fn commit(self) -> Result<(), Refused> {
-        let (Some(Received { bundle, fate, report }), true) = (self.head, self.is_complete) else {
-            return Err(Refused::Invalid("the transfer ended before the bundle was complete".into()));
+    /// Hands the bundle over; `done` learns what becomes of it.
+    fn commit(self, done: impl FnOnce(Result<(), Refused>) + Send + 'static) {
+        let Self { node, peer, head, is_complete, .. } = self;
+        let (Some(Received { bundle, fate, report }), true) = (head, is_complete) else {
+            let why = "the transfer ended before the bundle was complete";
+            return done(Err(Refused::Invalid(why.into())));
         };
-        let (node, len) = (&self.node, bundle.payload_len);
-        // Before the bundle is gone, and only if it is a new one.
+        let (len, counting) = (bundle.payload_len, node.clone());
         let asked = report.map(|why| (bundle.clone(), why));
+        let done = move |outcome: Result<(), Refused>| {
+            if outcome.is_ok() {
+                counting.0.counters.received.add(1);
+                counting.0.counters.received_bytes.add(len);
+                // Only of a new bundle.
+                if let Some((bundle, why)) = asked {
+                    counting.report_anyway(&bundle, Status::Received, why);
+                }
+            }
+            done(outcome);
+        };
         match fate {
-            Fate::Kept(writer) => node.accept(bundle, writer.finish()?, Some(self.peer))?,
-            Fate::Deleted(why) => node.delete_received(&bundle, why)?,
+            Fate::Kept(writer) => match writer.finish() {
+                Ok(payload) => node.accept(bundle, payload, Some(peer), done),
+                Err(error) => done(Err(error.into())),
+            },
+            Fate::Deleted(why) => node.delete_received(bundle, why, done),
         }
-        if let Some((bundle, why)) = asked {
-            node.report_anyway(&bundle, Status::Received, why);
-        }
-        node.0.counters.received.add(1);
-        node.0.counters.received_bytes.add(len);
-        Ok(())
     }
 
     /// Logs and counts a refusal, and returns the answer for the peer.
@@ -192,6 +221,7 @@ impl PeerReceiver {
         tracing::warn!("refused a bundle from {peer}: {why}");
         match why {
             Refused::Store(_) | Refused::NoMemory(_) => Refusal::NoResources,
+            Refused::Again => Refusal::Retransmit,
             _ => Refusal::NotAcceptable,
         }
     }
@@ -202,8 +232,10 @@ impl Incoming for PeerReceiver {
         self.take(bytes).map_err(|why| Self::refusal(&self.node, &self.peer, &why))
     }
 
-    fn finish(self: Box<Self>) -> Result<(), Refusal> {
+    fn finish(self: Box<Self>, outcome: Outcome) {
         let (node, peer) = (self.node.clone(), self.peer.clone());
-        self.commit().map_err(|why| Self::refusal(&node, &peer, &why))
+        self.commit(move |result| {
+            outcome.tell(result.map_err(|why| Self::refusal(&node, &peer, &why)));
+        });
     }
 }

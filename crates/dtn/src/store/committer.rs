@@ -1,7 +1,7 @@
 //! The thread that writes the index. All waiting callers share its next transaction.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use super::handle::Core;
@@ -20,14 +20,17 @@ pub(crate) struct Committer {
 }
 
 enum Job {
-    Commit { changes: Vec<Change>, reply: SyncSender<Result<(), StoreError>> },
+    Commit { changes: Vec<Change>, reply: Reply },
     Discard(Payload),
 }
+
+/// Learns the outcome, on the committer's thread.
+pub(crate) type Reply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The changes of one caller.
 struct Request {
     changes: Vec<Change>,
-    reply: SyncSender<Result<(), StoreError>>,
+    reply: Reply,
     /// The outcome so far.
     result: Result<(), StoreError>,
 }
@@ -38,7 +41,7 @@ impl Request {
     }
 
     fn answer(self) {
-        let _ = self.reply.send(self.result);
+        (self.reply)(self.result);
     }
 }
 
@@ -53,11 +56,14 @@ impl Committer {
         Ok(Self { sender: Some(sender), thread: Some(thread) })
     }
 
-    /// Waits until the changes are on the disk; `None` if the thread has ended.
-    pub(crate) fn commit(&self, changes: Vec<Change>) -> Option<Result<(), StoreError>> {
-        let (reply, result) = sync_channel(1);
-        self.sender.as_ref()?.send(Job::Commit { changes, reply }).ok()?;
-        result.recv().ok()
+    /// Has the changes brought to the disk, and `reply` called then. Gives `reply` back if the thread has
+    /// ended.
+    pub(crate) fn submit(&self, changes: Vec<Change>, reply: Reply) -> Result<(), Reply> {
+        let Some(sender) = &self.sender else { return Err(reply) };
+        sender.send(Job::Commit { changes, reply }).map_err(|error| match error.0 {
+            Job::Commit { reply, .. } => reply,
+            Job::Discard(_) => Box::new(drop),
+        })
     }
 
     pub(crate) fn discard(&self, payload: Payload) {
@@ -70,7 +76,10 @@ impl Committer {
 impl Drop for Committer {
     fn drop(&mut self) {
         self.sender = None;
-        if let Some(thread) = self.thread.take() {
+        // A reply that held the last handle of the store is dropped by the thread itself.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
             let _ = thread.join();
         }
     }
@@ -266,7 +275,7 @@ mod tests {
     use crate::store::{Extent, Key, Purpose, Record, Store, StoreConfig};
 
     fn request(changes: Vec<Change>) -> Request {
-        Request { changes, reply: sync_channel(1).0, result: Ok(()) }
+        Request { changes, reply: Box::new(drop), result: Ok(()) }
     }
 
     fn put(key: u64, payload: Payload) -> Change {

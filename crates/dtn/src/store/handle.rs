@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
 
 use crate::bundle::BundleId;
 
@@ -84,8 +85,22 @@ impl Store {
     /// a record is not in the store, [`StoreError::Io`], [`StoreError::Index`], [`StoreError::Stopped`].
     /// Payloads that were waiting for their record are dropped then and have to be written again.
     pub fn commit(&self, changes: Vec<Change>) -> Result<(), StoreError> {
-        let stopped = || Err(StoreError::Stopped(self.core.files.folder().to_owned()));
-        self.committer.commit(changes).unwrap_or_else(stopped)
+        let (reply, outcome) = sync_channel(1);
+        self.submit(changes, move |result| drop(reply.send(result)));
+        outcome.recv().unwrap_or_else(|_| Err(self.stopped()))
+    }
+
+    /// The same without waiting: `done` learns the outcome. It is called by the thread that writes the index,
+    /// which must not wait for anything, least of all for this store. What is submitted meanwhile makes the
+    /// next transaction.
+    pub fn submit(&self, changes: Vec<Change>, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
+        if let Err(done) = self.committer.submit(changes, Box::new(done)) {
+            done(Err(self.stopped()));
+        }
+    }
+
+    fn stopped(&self) -> StoreError {
+        StoreError::Stopped(self.core.files.folder().to_owned())
     }
 
     /// Removes a finished payload of which no record was committed. Nothing happens to the payload of a
@@ -102,6 +117,11 @@ impl Store {
     /// Reads a payload; for a part of it, read its [`slice`](Payload::slice).
     pub fn read(&self, payload: &Payload) -> PayloadReader {
         PayloadReader::new(self.core.clone(), payload)
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &std::path::Path {
+        self.core.files.folder()
     }
 
     /// Its contents.

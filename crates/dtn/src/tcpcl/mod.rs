@@ -60,11 +60,41 @@ pub trait Incoming: Send {
     /// # Errors
     /// The transfer is refused.
     fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal>;
-    /// The transfer is complete: when this returns, the node is responsible for it. May block on a disk.
-    ///
-    /// # Errors
-    /// The transfer is refused.
-    fn finish(self: Box<Self>) -> Result<(), Refusal>;
+    /// The transfer is complete: when `outcome` says so, the node is responsible for it. Others may be
+    /// received before that.
+    fn finish(self: Box<Self>, outcome: Outcome);
+}
+
+/// Tells a session the outcome of a complete transfer, from any thread. If it is dropped before, the transfer
+/// has to be sent again.
+pub struct Outcome(Option<Box<dyn FnOnce(Result<(), Refusal>) + Send>>);
+
+impl Outcome {
+    /// Calls this, once.
+    pub fn new(tell: impl FnOnce(Result<(), Refusal>) + Send + 'static) -> Self {
+        Self(Some(Box::new(tell)))
+    }
+
+    /// The transfer is accepted: its bundle will not be lost; or it is refused.
+    pub fn tell(mut self, outcome: Result<(), Refusal>) {
+        if let Some(tell) = self.0.take() {
+            tell(outcome);
+        }
+    }
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        if let Some(tell) = self.0.take() {
+            tell(Err(Refusal::Retransmit));
+        }
+    }
+}
+
+impl std::fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Outcome").finish_non_exhaustive()
+    }
 }
 
 /// The node as its sessions see it (the bundle protocol agent of RFC 9171).

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bentpipe_dtn::Eid;
 use bentpipe_dtn::tcpcl::{
-    BundleAgent, BundleHandle, Incoming, Outgoing, Refusal, Role, SessionEnd, SessionSettings, Tls,
+    BundleAgent, BundleHandle, Incoming, Outcome, Outgoing, Refusal, Role, SessionEnd, SessionSettings, Tls,
     TlsConfig, identity,
 };
 use tokio::net::{TcpListener, TcpStream};
@@ -179,11 +179,11 @@ impl Incoming for TestIncoming {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>) -> Result<(), Refusal> {
+    fn finish(mut self: Box<Self>, outcome: Outcome) {
         self.done = true;
         self.seen.lock().unwrap().received.push((self.len, self.sum));
         self.news.notify_one();
-        Ok(())
+        outcome.tell(Ok(()));
     }
 }
 

@@ -72,6 +72,7 @@ pub async fn run(
         session: Mutex::new(session),
         socket,
         wake: Notify::new(),
+        resolved: Notify::new(),
         established: Notify::new(),
         agent,
         epoch,
@@ -103,6 +104,8 @@ struct Shared {
     socket: Option<OwnedFd>,
     /// There may be something to write.
     wake: Notify,
+    /// A received transfer has an outcome.
+    resolved: Notify,
     /// Notified once, when the agent has admitted the peer.
     established: Notify,
     agent: Arc<dyn BundleAgent>,

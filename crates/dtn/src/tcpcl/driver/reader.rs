@@ -5,6 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -13,10 +14,12 @@ use crate::Eid;
 use crate::tcpcl::message::MAX_HEAD;
 use crate::tcpcl::session::Event;
 use crate::tcpcl::settings::EndedBy;
-use crate::tcpcl::{Incoming, Refusal};
+use crate::tcpcl::{Incoming, Outcome, Refusal};
 
 /// Bytes per read. The buffer has room for one more message without data.
 const READ_BUFFER: usize = 256 << 10;
+/// How often a reader that waits for the disk looks whether its session is over.
+const CONGESTION_CHECK: Duration = Duration::from_millis(100);
 /// The most bytes that are read after the end, so that closing does not reset the connection.
 const MAX_AFTER_END: usize = 1 << 20;
 
@@ -44,9 +47,16 @@ pub(super) async fn read(shared: Arc<Shared>, mut reader: Reader) {
             Err(error) => shared.failed("reading", &error),
             Ok(len) => {
                 filled += len;
-                let used = blocking(|| input.take(&buffer[..filled]));
-                buffer.copy_within(used..filled, 0);
-                filled -= used;
+                loop {
+                    let used = blocking(|| input.take(&buffer[..filled]));
+                    buffer.copy_within(used..filled, 0);
+                    filled -= used;
+                    if !shared.lock().is_congested() {
+                        break;
+                    }
+                    shared.wake.notify_one();
+                    until_decongested(&shared).await;
+                }
             }
         }
         shared.wake.notify_one();
@@ -58,6 +68,16 @@ pub(super) async fn read(shared: Arc<Shared>, mut reader: Reader) {
     {
         left -= len;
     }
+}
+
+/// Waits until transfers have an outcome. Meanwhile nothing is read, so that the peer's TCP has to wait.
+async fn until_decongested(shared: &Shared) {
+    shared.lock().set_busy(true, shared.now());
+    while shared.lock().is_congested() {
+        // The session may end by itself.
+        let _ = tokio::time::timeout(CONGESTION_CHECK, shared.resolved.notified()).await;
+    }
+    shared.lock().set_busy(false, shared.now());
 }
 
 /// Reads all available bytes: at least one, or the end. TLS returns single records, which would be too many
@@ -85,7 +105,7 @@ async fn read_some(reader: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> 
 
 /// Passes input to the agent.
 struct InputHandler<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     peer: Option<Eid>,
     incoming: Option<Box<dyn Incoming>>,
 }
@@ -96,7 +116,7 @@ impl InputHandler<'_> {
         let shared = self.shared;
         shared.lock().set_busy(true, shared.now());
         let mut used = 0;
-        loop {
+        while !shared.lock().is_congested() {
             let (len, event) = shared.lock().receive(&input[used..], shared.now());
             used += len;
             match event {
@@ -124,10 +144,18 @@ impl InputHandler<'_> {
                 let written = self.incoming.as_mut().map_or(Err(Refusal::Retransmit), |i| i.write(bytes));
                 written.unwrap_or_else(|why| self.refuse(why));
             }
-            (Event::Complete, _) => {
-                let finished = self.incoming.take().map_or(Err(Refusal::Retransmit), Incoming::finish);
-                shared.lock().finished(finished);
-                shared.wake.notify_one();
+            (Event::Complete(ticket), _) => {
+                let later = Arc::clone(shared);
+                let outcome = Outcome::new(move |outcome| {
+                    let now = later.now();
+                    later.lock().finished(ticket, outcome, now);
+                    later.wake.notify_one();
+                    later.resolved.notify_one();
+                });
+                // Without one, the outcome is dropped: it has to be sent again.
+                if let Some(incoming) = self.incoming.take() {
+                    incoming.finish(outcome);
+                }
             }
             (Event::Abandoned, _) => self.incoming = None,
             (Event::Sent(handle), Some(peer)) => agent.sent(&peer, handle),

@@ -180,17 +180,14 @@ impl Inbound {
         Some(transfer.id)
     }
 
-    /// The answer to the last segment of a transfer.
-    pub(super) fn finished(&mut self, result: Result<(), Refusal>) -> Option<Message> {
+    /// Ends a transfer that is [complete](Step::Complete): its ID, and the acknowledgement of its last segment.
+    pub(super) fn end_transfer(&mut self) -> Option<(u64, Message)> {
         let (Some(segment), State::Receiving(transfer)) = (self.segment, self.state) else { return None };
         if !segment.flags.is_end() || segment.left > 0 {
             return None;
         }
         (self.segment, self.state) = (None, State::Idle);
-        Some(match result {
-            Ok(()) => ack(segment, transfer),
-            Err(reason) => Message::Refuse { reason, id: transfer.id },
-        })
+        Some((transfer.id, ack(segment, transfer)))
     }
 }
 

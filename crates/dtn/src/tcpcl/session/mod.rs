@@ -2,9 +2,11 @@
 //!
 //! The driver passes received bytes ([`Session::receive`]) and the time, handles the [`Event`]s, and writes
 //! the output of [`Session::take_control`] and [`Session::segment`]. A session keeps no data of transfers.
-//! Its memory is bounded by [`MAX_CONTROL`] bytes of unwritten messages and [`MAX_UNACKNOWLEDGED`]
-//! unacknowledged transfers.
+//! Its memory is bounded by [`MAX_CONTROL`] bytes of unwritten messages, [`MAX_UNACKNOWLEDGED`]
+//! unacknowledged transfers, and 1024 received ones whose outcome is not known
+//! ([`is_congested`](Session::is_congested)).
 
+mod answers;
 mod handshake;
 mod inbound;
 mod outbound;
@@ -18,6 +20,8 @@ use super::message::{self, Message, RejectReason, SegmentHead, TermReason};
 use super::settings::{EndedBy, Role, SessionEnd, SessionSettings};
 use super::{BundleHandle, Refusal};
 use crate::Eid;
+use answers::Answers;
+pub use answers::Ticket;
 use inbound::{Inbound, Step};
 use outbound::{Answer, Outbound};
 pub use outbound::{MAX_UNACKNOWLEDGED, NextSegment};
@@ -45,8 +49,9 @@ pub enum Event<'a> {
     },
     /// Data of the current transfer: store it before the next call, or call [`Session::refuse`].
     Data(&'a [u8]),
-    /// The transfer is complete: finish it, and call [`Session::finished`].
-    Complete,
+    /// The transfer of this ticket is complete: finish it, and call [`Session::finished`] when its outcome is
+    /// known. Other transfers may come before that.
+    Complete(Ticket),
     /// The current transfer is aborted: drop it.
     Abandoned,
     /// The peer has acknowledged a transfer.
@@ -78,6 +83,8 @@ pub struct Session {
     lenient: bool,
     control: Vec<u8>,
     inbound: Inbound,
+    /// The answers to incoming transfers that wait for an outcome, or for others before them.
+    answers: Answers,
     outbound: Outbound,
     /// Whether this side and the peer have sent SESS_TERM.
     term: (bool, bool),
@@ -108,6 +115,7 @@ impl Session {
             lenient: settings.lenient,
             control: Vec::new(),
             inbound: Inbound::new(segment_mru, transfer_mru),
+            answers: Answers::default(),
             outbound: Outbound::new(settings.segment_size),
             term: (false, false),
             term_reason: None,
@@ -148,12 +156,15 @@ impl Session {
                     return (len, Some(Event::Data(&input[..len])));
                 }
                 Step::Answer { message, abandoned } => {
-                    self.push(&message);
+                    self.answer(message);
                     if abandoned {
                         return (0, Some(Event::Abandoned));
                     }
                 }
-                Step::Complete => return (0, Some(Event::Complete)),
+                Step::Complete => {
+                    let Some((id, acknowledgement)) = self.inbound.end_transfer() else { continue };
+                    return (0, Some(Event::Complete(self.answers.expect(id, acknowledgement))));
+                }
             }
         }
         self.close_if_done();
@@ -248,6 +259,7 @@ impl Session {
             && ours
             && theirs
             && self.outbound.is_empty()
+            && self.answers.is_empty()
             && !self.inbound.is_receiving()
         {
             let place = &self.place;
@@ -367,7 +379,7 @@ impl Session {
         match self.inbound.begin(head, ending) {
             Ok((None, begin)) => begin.map(|announced| Event::Begin { announced }),
             Ok((Some(refusal), _)) => {
-                self.push(&Message::Refuse { reason: refusal, id: head.id });
+                self.answer(Message::Refuse { reason: refusal, id: head.id });
                 None
             }
             Err(what) => {
@@ -405,17 +417,35 @@ impl Session {
     /// The agent refuses the current transfer: its rest is skipped.
     pub fn refuse(&mut self, why: Refusal) {
         if let Some(id) = self.inbound.refuse(why) {
-            self.push(&Message::Refuse { reason: why, id });
+            self.answer(Message::Refuse { reason: why, id });
         }
         self.close_if_done();
     }
 
-    /// The outcome of the transfer that was [complete](Event::Complete).
-    pub fn finished(&mut self, result: Result<(), Refusal>) {
-        if let Some(message) = self.inbound.finished(result) {
+    /// The outcome of the transfer that was [complete](Event::Complete). It is sent when those of the
+    /// transfers before it are known.
+    pub fn finished(&mut self, ticket: Ticket, outcome: Result<(), Refusal>, now: Time) {
+        self.answers.resolve(ticket, outcome);
+        self.last_progress = now;
+        self.send_answers();
+        self.close_if_done();
+    }
+
+    /// Whether so many transfers wait for their outcome that nothing more may be received.
+    pub fn is_congested(&self) -> bool {
+        self.answers.is_full() && self.phase != Phase::Over
+    }
+
+    /// Answers an incoming transfer, after those before it.
+    fn answer(&mut self, message: Message) {
+        self.answers.push(message);
+        self.send_answers();
+    }
+
+    fn send_answers(&mut self) {
+        while let Some(message) = self.answers.pop() {
             self.push(&message);
         }
-        self.close_if_done();
     }
 
     /// The maximum length of a transfer that may begin now, bytes; `None` if none may.

@@ -56,11 +56,15 @@ fn ack(id: u64, len: u64) -> Message {
 struct Timeline {
     session: Session,
     now: Time,
+    /// Whether outcomes come later, and of which transfers they do.
+    waits: bool,
+    tickets: Vec<Ticket>,
 }
 
 impl Timeline {
     fn new(settings: SessionSettings) -> Self {
-        Self { session: Session::new(Role::Passive, settings, "peer:4556".into(), at(0)), now: at(0) }
+        let session = Session::new(Role::Passive, settings, "peer:4556".into(), at(0));
+        Self { session, now: at(0), waits: false, tickets: Vec::new() }
     }
 
     fn established(settings: SessionSettings) -> Self {
@@ -84,9 +88,12 @@ impl Timeline {
             match event {
                 Some(Event::Data(data)) => seen.push(format!("Data {}", data.len())),
                 Some(Event::Introduced(peer)) => seen.push(format!("Introduced {peer}")),
-                Some(Event::Complete) => {
+                Some(Event::Complete(ticket)) => {
                     seen.push("Complete".into());
-                    self.session.finished(Ok(()));
+                    match self.waits {
+                        true => self.tickets.push(ticket),
+                        false => self.session.finished(ticket, Ok(()), self.now),
+                    }
                 }
                 Some(event) => seen.push(format!("{event:?}")),
                 None if len == 0 || input.is_empty() && self.session.end().is_some() => return seen,
@@ -479,6 +486,52 @@ fn an_acknowledgement_repeats_the_flags_of_its_segment() {
     let (flags, extensions) = (SegmentFlags(0x87), TransferExtensions::default());
     line.data(Message::Segment(SegmentHead { flags, id: 1, extensions, len: 4 }), 4);
     assert_eq!(line.written(), [Message::Ack { flags, id: 1, len: 4 }]);
+}
+
+#[test]
+fn answers_wait_for_outcomes_and_keep_their_order() {
+    let mut line = Timeline::established(settings());
+    line.waits = true;
+    for id in 1..4 {
+        line.data(segment(id, true, true, 4), 4);
+    }
+    line.data(segment(4, true, false, 4), 4);
+    let tickets = std::mem::take(&mut line.tickets);
+    assert_eq!((tickets.len(), line.written()), (3, vec![]));
+    line.session.finished(tickets[1], Err(Refusal::NoResources), at(1));
+    line.session.finished(tickets[1], Ok(()), at(1));
+    assert_eq!(line.written(), []);
+    let whole = |id| Message::Ack { flags: SegmentFlags::WHOLE, id, len: 4 };
+    line.session.finished(tickets[0], Ok(()), at(1));
+    assert_eq!(line.written(), [whole(1), Message::Refuse { reason: Refusal::NoResources, id: 2 }]);
+    line.session.finished(tickets[2], Ok(()), at(1));
+    assert_eq!(line.written(), [whole(3), Message::Ack { flags: SegmentFlags::START, id: 4, len: 4 }]);
+}
+
+#[test]
+fn a_session_ends_when_the_last_outcome_is_known() {
+    let mut line = Timeline::established(settings());
+    line.waits = true;
+    line.data(segment(1, true, true, 4), 4);
+    line.gets(&[term(false, TermReason::UNKNOWN)]);
+    assert_eq!((line.written(), line.reason()), (vec![term(true, TermReason::UNKNOWN)], ""));
+    line.session.finished(line.tickets[0], Ok(()), at(9));
+    assert_eq!(line.written(), [Message::Ack { flags: SegmentFlags::WHOLE, id: 1, len: 4 }]);
+    assert!(line.session.end().unwrap().in_order);
+}
+
+#[test]
+fn transfers_without_outcome_are_bounded() {
+    let mut line = Timeline::established(settings());
+    line.waits = true;
+    let mut id = 0;
+    while !line.session.is_congested() {
+        line.data(segment(id, true, true, 0), 0);
+        id += 1;
+    }
+    assert_eq!(id, 1024);
+    line.session.finished(line.tickets[0], Ok(()), at(1));
+    assert!(!line.session.is_congested());
 }
 
 #[test]
