@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Method, Request, Response, header};
 use hyper_util::rt::TokioIo;
@@ -120,6 +120,34 @@ impl Client {
             .header(header::HOST, "localhost")
             .body(body)
             .map_err(|error| self.disconnected(error))?;
+        self.exchange(request).await
+    }
+
+    /// Sends a JSON document and returns the head of a successful reply.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn send_json(
+        &self,
+        method: Method,
+        path: &str,
+        document: Bytes,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "localhost")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(document))
+            .map_err(|error| self.disconnected(error))?;
+        self.exchange(request).await
+    }
+
+    async fn exchange<B>(&self, request: Request<B>) -> Result<Response<Incoming>, ClientError>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await

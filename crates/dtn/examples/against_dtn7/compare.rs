@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bentpipe_dtn::app::{Client, ReadBody};
+use bentpipe_dtn::app::{Accepted, Client, ReadBody};
 
 use super::nodes::{Bentpipe, Contact, Dtn7, Programs, folder, free_port};
 use super::web::{Web, WebSocket};
@@ -26,13 +26,16 @@ pub(crate) struct Load {
     pub(crate) count: usize,
     /// Bytes of each.
     pub(crate) size: usize,
+    /// How many bentpipe's applications send, receive and acknowledge in a request. dtn7-rs has one in each.
+    pub(crate) batch: usize,
 }
 
 /// What is compared. 50 MB are about as much as an application can give dtn7-rs at once.
-pub(crate) const LOADS: [Load; 3] = [
-    Load { count: 2, size: 50_000_000 },
-    Load { count: 100, size: 1_000_000 },
-    Load { count: 1000, size: 100 },
+pub(crate) const LOADS: [Load; 4] = [
+    Load { count: 2, size: 50_000_000, batch: 1 },
+    Load { count: 100, size: 1_000_000, batch: 1 },
+    Load { count: 1000, size: 100, batch: 1 },
+    Load { count: 10_000, size: 100, batch: 100 },
 ];
 
 #[derive(Debug, Clone, Copy)]
@@ -41,13 +44,6 @@ pub(crate) struct Run {
     pub(crate) seconds: f64,
     /// The most memory of the two nodes, sender first, bytes.
     pub(crate) memory: [u64; 2],
-}
-
-impl Load {
-    /// All payloads, bytes.
-    pub(crate) fn total(self) -> usize {
-        self.count * self.size
-    }
 }
 
 /// Through two bentpipe nodes.
@@ -60,7 +56,7 @@ pub(crate) fn bentpipe(programs: &Programs, load: Load) -> Result<Run, String> {
     let (from, to) = (Client::new(one.socket()), Client::new(two.socket()));
     let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("no runtime: {error}"))?;
     let seconds = runtime.block_on(async {
-        bentpipe_load(&from, &to, Load { count: 1, size: 1 }, &[0]).await?;
+        bentpipe_load(&from, &to, Load { count: 1, size: 1, batch: 1 }, &[0]).await?;
         bentpipe_load(&from, &to, load, &content).await
     })?;
     Ok(Run { seconds, memory: [one.process.peak_memory(), two.process.peak_memory()] })
@@ -76,7 +72,7 @@ pub(crate) fn dtn7(programs: &Programs, load: Load) -> Result<Run, String> {
     let two = Dtn7::start(programs, "b", "in", there, None)?;
     let one = Dtn7::start(programs, "a", "in", here, Some(&contact))?;
     let content = payload(load.size);
-    dtn7_load(&one, &two, Load { count: 1, size: 1 }, &[0])?;
+    dtn7_load(&one, &two, Load { count: 1, size: 1, batch: 1 }, &[0])?;
     let seconds = dtn7_load(&one, &two, load, &content)?;
     Ok(Run { seconds, memory: [one.process.peak_memory(), two.process.peak_memory()] })
 }
@@ -133,7 +129,12 @@ impl Progress {
 
     /// Whether the caller is to send another payload.
     fn send_another(&self) -> bool {
-        self.next.fetch_add(1, Ordering::Relaxed) < self.count
+        self.send_more(1) == 1
+    }
+
+    /// How many payloads the caller is to send, at most so many.
+    fn send_more(&self, most: usize) -> usize {
+        self.count.saturating_sub(self.next.fetch_add(most, Ordering::Relaxed)).min(most)
     }
 
     /// Whether payloads have not arrived, and may still.
@@ -141,9 +142,9 @@ impl Progress {
         self.left.load(Ordering::Relaxed) > 0 && self.begun.elapsed() < RUN_WITHIN
     }
 
-    fn arrived(&self) {
+    fn arrived(&self, count: usize) {
         // Others may wait for a while for what does not come any more.
-        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.left.fetch_sub(count, Ordering::Relaxed) == count {
             let _ = self.seconds.set(self.begun.elapsed().as_secs_f64());
         }
     }
@@ -159,6 +160,21 @@ impl Progress {
 /// Seconds for a load.
 async fn bentpipe_load(from: &Client, to: &Client, load: Load, content: &[u8]) -> Result<f64, String> {
     let progress = Progress::begin(load);
+    if load.batch > 1 {
+        let (send, receive) = (
+            || send_batches(from, load, content, &progress),
+            || receive_batches(to, load, content, &progress),
+        );
+        let all = async {
+            tokio::try_join!(async { tokio::try_join!(send(), send(), send(), send()) }, async {
+                tokio::try_join!(receive(), receive(), receive(), receive())
+            })
+        };
+        if let Ok(done) = tokio::time::timeout(RUN_WITHIN, all).await {
+            done?;
+        }
+        return progress.seconds("bentpipe");
+    }
     let send = || async {
         while progress.send_another() {
             let query = [("destination", "dtn://b/in".to_owned())];
@@ -176,7 +192,7 @@ async fn bentpipe_load(from: &Client, to: &Client, load: Load, content: &[u8]) -
                 rest = rest.strip_prefix(&part[..]).ok_or("a payload is not what was sent")?;
             }
             to.acknowledge(delivery.key).await.map_err(|error| error.to_string())?;
-            progress.arrived();
+            progress.arrived(1);
         }
         Ok::<(), String>(())
     };
@@ -189,6 +205,39 @@ async fn bentpipe_load(from: &Client, to: &Client, load: Load, content: &[u8]) -
         done?;
     }
     progress.seconds("bentpipe")
+}
+
+async fn send_batches(from: &Client, load: Load, content: &[u8], progress: &Progress) -> Result<(), String> {
+    let query = [("destination", "dtn://b/in".to_owned())];
+    loop {
+        let count = progress.send_more(load.batch);
+        if count == 0 {
+            return Ok(());
+        }
+        let sent = from.send_all(&query, &vec![content; count]).await.map_err(|error| error.to_string())?;
+        if let Some(Accepted::Refused { error }) =
+            sent.into_iter().find(|bundle| matches!(bundle, Accepted::Refused { .. }))
+        {
+            return Err(error);
+        }
+    }
+}
+
+async fn receive_batches(to: &Client, load: Load, content: &[u8], progress: &Progress) -> Result<(), String> {
+    while progress.is_awaited() {
+        let received = to.next_all("in", Duration::from_millis(200), load.batch).await;
+        let received = received.map_err(|error| error.to_string())?;
+        if received.is_empty() {
+            continue;
+        }
+        if received.iter().any(|bundle| bundle.payload != content) {
+            return Err("a payload is not what was sent".into());
+        }
+        let keys: Vec<u64> = received.iter().map(|bundle| bundle.line.key).collect();
+        to.acknowledge_all(&keys).await.map_err(|error| error.to_string())?;
+        progress.arrived(keys.len());
+    }
+    Ok(())
 }
 
 /// Seconds for a load.
@@ -215,7 +264,7 @@ fn dtn7_load(from: &Dtn7, to: &Dtn7, load: Load, content: &[u8]) -> Result<f64, 
             if !holds(&bundle, content) {
                 return Err(std::io::Error::other("a payload is not what was sent"));
             }
-            progress.arrived();
+            progress.arrived(1);
         }
         Ok(())
     };

@@ -111,7 +111,8 @@ fn compare(programs: &Programs, rounds: u8) -> Result<(), String> {
 }
 
 fn print_load(load: Load, ours: &[Run], theirs: &[Run]) {
-    let name = format!("{} × {}", load.count, bytes(load.size));
+    let batches = if load.batch > 1 { format!(", {} in a request", load.batch) } else { String::new() };
+    let name = format!("{} × {}{batches}", load.count, bytes(load.size));
     let line = |what: &str, of: fn(&Run) -> f64, digits: usize| {
         let [here, there] = [ours, theirs].map(|runs| median(runs.iter().map(of).collect()));
         let ratios = ours.iter().zip(theirs).map(|(here, there)| of(here) / of(there));
@@ -127,7 +128,7 @@ fn print_load(load: Load, ours: &[Run], theirs: &[Run]) {
     line("receiver, MB", |run| megabytes(run.memory[1]), 0);
     let rate = |runs: &[Run]| load.count as f64 / median(runs.iter().map(|run| run.seconds).collect());
     let throughput = |runs: &[Run]| rate(runs) * load.size as f64 / 1e6;
-    match load.total() {
+    match load.size {
         1_000_000.. => println!("| {name} | MB/s | {:.0} | {:.0} | |", throughput(ours), throughput(theirs)),
         _ => println!("| {name} | bundles/s | {:.0} | {:.0} | |", rate(ours), rate(theirs)),
     }

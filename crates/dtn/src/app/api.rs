@@ -1,11 +1,12 @@
 //! The requests that applications and operators can make.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -22,7 +23,8 @@ use crate::bundle::{FileName, Priority, ReportRequests};
 use crate::node::{Node, Refused, SendOptions};
 use crate::store::{Key, Record, StoreError};
 
-use super::body::PayloadBody;
+use super::batch::{self, Accepted, DeliveryBody};
+use super::body::{Lease, PayloadBody};
 use super::metrics;
 
 /// The longest wait for a bundle.
@@ -37,6 +39,15 @@ pub struct Sent {
     pub id: String,
     /// Bytes of payload.
     pub payload_bytes: u64,
+}
+
+/// The reply to a list of acknowledgements.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// The bundles that have left the store.
+    pub acknowledged: Vec<u64>,
+    /// The keys of no bundle for an application.
+    pub unknown: Vec<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -60,6 +71,7 @@ struct SendQuery {
 struct NextQuery {
     service: String,
     wait: Option<Span>,
+    max: Option<usize>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -72,7 +84,9 @@ struct ReportsQuery {
 pub fn router(node: Node) -> Router {
     Router::new()
         .route("/bundles", post(send).get(list))
+        .route("/bundles/batch", post(send_batch))
         .route("/bundles/next", get(next))
+        .route("/bundles/acknowledge", post(acknowledge_all))
         .route("/bundles/{key}", delete(remove))
         .route("/bundles/{key}/acknowledge", post(acknowledge))
         .route("/bundles/{key}/release", post(release))
@@ -90,7 +104,24 @@ async fn send(
     body: Body,
 ) -> Result<(StatusCode, Json<Sent>), Failure> {
     let Query(query) = query?;
-    let options = SendOptions {
+    let options = options(query)?;
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let sent = take(&node, &options, length, body).await?;
+    Ok((StatusCode::CREATED, Json(sent)))
+}
+
+/// Sends each bundle of the body. The reply comes when all are in the store.
+async fn send_batch(
+    State(node): State<Node>,
+    query: Result<Query<SendQuery>, QueryRejection>,
+    body: Body,
+) -> Result<Json<Vec<Accepted>>, Failure> {
+    let Query(query) = query?;
+    Ok(Json(batch::send(&node, &options(query)?, body).await?))
+}
+
+fn options(query: SendQuery) -> Result<SendOptions, Failure> {
+    Ok(SendOptions {
         destination: query.destination,
         service: query.service,
         lifetime: query.lifetime.map(Span::get),
@@ -99,10 +130,7 @@ async fn send(
         must_not_fragment: query.whole,
         reports: report_requests(&query.report)?,
         file_name: query.name,
-    };
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let sent = take(&node, &options, length, body).await?;
-    Ok((StatusCode::CREATED, Json(sent)))
+    })
 }
 
 /// Stores a body as a bundle.
@@ -161,10 +189,18 @@ async fn next(
         node.id().with_service(&query.service).map_err(|error| Failure::bad_request(error.to_string()))?;
     let wait = query.wait.map_or(Duration::ZERO, Span::get).min(MAX_WAIT);
     let until = tokio::time::Instant::now() + wait;
+    if query.max == Some(0) {
+        return Err(Failure::bad_request("max=0: there is nothing to wait for; give 1 or more"));
+    }
     loop {
         let arrival = node.arrival();
         if let Some(record) = node.next_delivery(&endpoint) {
-            return Ok(delivery(&node, &record));
+            return Ok(match query.max {
+                None => delivery(&node, &record),
+                Some(most) => {
+                    several(block_in_place(|| DeliveryBody::collect(&node, &endpoint, record, most)))
+                }
+            });
         }
         if tokio::time::timeout_at(until, arrival).await.is_err() {
             return Ok(StatusCode::NO_CONTENT.into_response());
@@ -172,10 +208,15 @@ async fn next(
     }
 }
 
+fn several(body: DeliveryBody) -> Response {
+    ([(header::CONTENT_TYPE, batch::MEDIA_TYPE)], Body::new(body)).into_response()
+}
+
 fn delivery(node: &Node, record: &Record) -> Response {
     let bundle = &record.bundle;
     let payload = node.store().read(&record.payload);
-    let body = PayloadBody::new(node.clone(), record.key, payload, bundle.payload_len);
+    let lease = Lease::new(node.clone(), record.key);
+    let body = PayloadBody::new(lease, payload, bundle.payload_len);
     let mut response = Response::new(Body::new(body));
     let mut header = |name: &'static str, value: String| {
         // Endpoints and numbers are visible ASCII.
@@ -201,6 +242,21 @@ async fn acknowledge(State(node): State<Node>, Path(key): Path<u64>) -> Result<S
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(no_bundle(key)),
     }
+}
+
+/// Acknowledges a list of bundles in one transaction.
+async fn acknowledge_all(
+    State(node): State<Node>,
+    keys: Result<Json<Vec<u64>>, JsonRejection>,
+) -> Result<Json<Acknowledged>, Failure> {
+    let Json(keys) = keys.map_err(|error| {
+        Failure::bad_request(format!("the body is a list of keys, as [7,8,9]: {}", error.body_text()))
+    })?;
+    let keys: Vec<Key> = keys.into_iter().map(Key).collect();
+    let gone: HashSet<Key> = block_in_place(|| node.acknowledge_all(&keys))?.into_iter().collect();
+    let (acknowledged, unknown): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(|key| gone.contains(key));
+    let numbers = |keys: Vec<Key>| keys.into_iter().map(|key| key.0).collect();
+    Ok(Json(Acknowledged { acknowledged: numbers(acknowledged), unknown: numbers(unknown) }))
 }
 
 async fn release(State(node): State<Node>, Path(key): Path<u64>) -> StatusCode {

@@ -15,6 +15,7 @@ use crate::store::{Key, PayloadReader};
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes per read from the disk.
 const PART: usize = 256 * 1024;
+
 /// A payload on its way to an application. After its end the application has some time to acknowledge it. If
 /// the application disconnects before, the bundle is available to others at once. One part is read ahead; a
 /// slow application holds no thread.
@@ -25,7 +26,7 @@ pub(crate) struct PayloadBody {
 }
 
 /// While it exists, an application holds the bundle.
-struct Lease {
+pub(super) struct Lease {
     node: Node,
     key: Key,
     number: u64,
@@ -33,11 +34,25 @@ struct Lease {
     grace: Duration,
 }
 
-impl PayloadBody {
-    pub(crate) fn new(node: Node, key: Key, payload: PayloadReader, len: u64) -> Self {
+impl Lease {
+    /// The lease of a bundle that has just been taken for an application.
+    pub(super) fn new(node: Node, key: Key) -> Self {
         let number = node.lease(key);
-        let grace = if len == 0 { ACKNOWLEDGE_TIMEOUT } else { Duration::ZERO };
-        Self { reading: Some(read(payload)), left: len, lease: Lease { node, key, number, grace } }
+        Self { node, key, number, grace: Duration::ZERO }
+    }
+
+    /// All of it is on its way to the application, which now has some time to acknowledge it.
+    pub(super) fn all_sent(&mut self) {
+        self.grace = ACKNOWLEDGE_TIMEOUT;
+    }
+}
+
+impl PayloadBody {
+    pub(super) fn new(mut lease: Lease, payload: PayloadReader, len: u64) -> Self {
+        if len == 0 {
+            lease.all_sent();
+        }
+        Self { reading: Some(read(payload)), left: len, lease }
     }
 }
 
@@ -71,7 +86,7 @@ impl Body for PayloadBody {
                 if self.left > 0 {
                     self.reading = Some(read(payload));
                 } else {
-                    self.lease.grace = ACKNOWLEDGE_TIMEOUT;
+                    self.lease.all_sent();
                 }
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
@@ -86,16 +101,6 @@ impl Body for PayloadBody {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let (node, key, number, grace) = (self.node.clone(), self.key, self.number, self.grace);
-        if grace.is_zero() {
-            return node.end_lease(key, number);
-        }
-        // Without a runtime the node is stopping; its next start delivers the bundle again.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                tokio::time::sleep(grace).await;
-                node.end_lease(key, number);
-            });
-        }
+        self.node.end_lease(self.key, self.number, self.grace);
     }
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bentpipe_http::{Client as HttpClient, Server, decode_percent};
 pub use bentpipe_http::{ClientError, ReadBody};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
-use super::Sent;
+use super::{Accepted, Acknowledged, DeliveryLine, Sent};
 use crate::bundle::FileName;
 
 /// The node, in error messages.
@@ -19,6 +19,15 @@ const NODE: Server = Server { name: "the node", hint: "is `bentpipe dtn run` run
 /// A client of a node's Unix socket.
 #[derive(Debug, Clone)]
 pub struct Client(HttpClient);
+
+/// A bundle that a node has delivered with others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// What the node says of it.
+    pub line: DeliveryLine,
+    /// Its payload.
+    pub payload: Bytes,
+}
 
 /// A bundle that a node delivers.
 #[derive(Debug)]
@@ -100,6 +109,69 @@ impl Client {
     pub async fn acknowledge(&self, key: u64) -> Result<(), ClientError> {
         let path = format!("/bundles/{key}/acknowledge");
         self.0.send(Method::POST, &path, &[], Empty::new()).await.map(drop)
+    }
+
+    /// Sends payloads; `query` has the parameters of `POST /bundles/batch`. The outcomes are in their order.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn send_all(
+        &self,
+        query: &[(&str, String)],
+        payloads: &[&[u8]],
+    ) -> Result<Vec<Accepted>, ClientError> {
+        let mut body = Vec::with_capacity(payloads.iter().map(|payload| payload.len() + 32).sum());
+        for payload in payloads {
+            body.extend(format!("{{\"payload_bytes\":{}}}\n", payload.len()).into_bytes());
+            body.extend_from_slice(payload);
+        }
+        let body = Full::new(Bytes::from(body));
+        let response = self.0.send(Method::POST, "/bundles/batch", query, body).await?;
+        self.0.read_json(response).await
+    }
+
+    /// The next bundles for a service, at most `most`; waits at most `wait` for the first. All of them are in
+    /// memory.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn next_all(
+        &self,
+        service: &str,
+        wait: Duration,
+        most: usize,
+    ) -> Result<Vec<Received>, ClientError> {
+        let wait = format!("{}ms", wait.as_millis());
+        let query = [("service", service.to_owned()), ("wait", wait), ("max", most.to_string())];
+        let response = self.0.send(Method::GET, "/bundles/next", &query, Empty::new()).await?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(Vec::new());
+        }
+        let mut rest = self.0.read(response).await?;
+        let mut received = Vec::new();
+        while !rest.is_empty() {
+            let broken = || self.0.disconnected("its reply ends within a bundle");
+            let end = rest.iter().position(|byte| *byte == b'\n').ok_or_else(broken)?;
+            let line = rest.split_to(end + 1);
+            let line: DeliveryLine =
+                serde_json::from_slice(&line).map_err(|error| self.0.disconnected(error))?;
+            let len = usize::try_from(line.payload_bytes).unwrap_or(usize::MAX);
+            if len > rest.len() {
+                return Err(broken());
+            }
+            received.push(Received { line, payload: rest.split_to(len) });
+        }
+        Ok(received)
+    }
+
+    /// Acknowledges bundles: the node deletes them, in one transaction.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn acknowledge_all(&self, keys: &[u64]) -> Result<Acknowledged, ClientError> {
+        let body = serde_json::to_vec(keys).unwrap_or_default();
+        let response = self.0.send_json(Method::POST, "/bundles/acknowledge", Bytes::from(body)).await?;
+        self.0.read_json(response).await
     }
 
     /// A JSON document of the node, such as `/status`.

@@ -1,9 +1,11 @@
 //! The interface for applications: HTTP over a Unix socket, as docs/dtn.md describes it.
 
 mod api;
+mod batch;
 mod body;
 mod client;
 mod metrics;
 
-pub use api::{Sent, router};
-pub use client::{Client, ClientError, Delivery, ReadBody};
+pub use api::{Acknowledged, Sent, router};
+pub use batch::{Accepted, DeliveryLine};
+pub use client::{Client, ClientError, Delivery, ReadBody, Received};

@@ -29,6 +29,8 @@ pub(crate) struct ForwardingQueue {
     /// Bundles that wait for a contact or a route, by the time of the next attempt.
     parked: BTreeSet<(DtnTime, Key)>,
     expiries: BTreeSet<(DtnTime, Key)>,
+    /// When leases end, and which. Those of bundles that have been acknowledged meanwhile are here until then.
+    lease_ends: BTreeSet<(DtnTime, Key, u64)>,
     /// Fragments for this node, by their whole bundle.
     parts: HashMap<BundleId, BTreeSet<Key>>,
     /// Bytes of all blocks except payloads: the memory that bundles take.
@@ -70,6 +72,7 @@ impl ForwardingQueue {
             deliveries: BTreeMap::new(),
             parked: BTreeSet::new(),
             expiries: BTreeSet::new(),
+            lease_ends: BTreeSet::new(),
             parts: HashMap::new(),
             head_bytes: 0,
         }
@@ -221,6 +224,26 @@ impl ForwardingQueue {
         if self.lease(key) == lease {
             self.release(key);
         }
+    }
+
+    /// Releases it at `end` if this is still its current lease then.
+    pub(crate) fn end_lease_at(&mut self, key: Key, lease: u64, end: DtnTime) {
+        if self.lease(key) == lease {
+            self.lease_ends.insert((end, key, lease));
+        }
+    }
+
+    /// Releases the bundles whose lease is over. Says whether there were any.
+    pub(crate) fn end_leases(&mut self, now: DtnTime) -> bool {
+        let mut any = false;
+        while let Some((end, key, lease)) = self.lease_ends.first().copied()
+            && end <= now
+        {
+            self.lease_ends.pop_first();
+            any |= self.entries.contains_key(&key);
+            self.end_lease(key, lease);
+        }
+        any
     }
 
     /// Makes a delivered bundle available again.

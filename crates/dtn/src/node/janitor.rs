@@ -66,6 +66,7 @@ impl Node {
             self.passed_on().forget_expired(now);
         }
         self.remove_acknowledged(forget.then_some(Change::Forget(now)));
+        self.end_leases(now);
         if self.0.reassembly_pending.swap(false, Ordering::Relaxed) {
             self.finish_reassembly();
         }

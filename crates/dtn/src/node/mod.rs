@@ -333,17 +333,30 @@ impl Node {
     /// # Errors
     /// The store cannot record it.
     pub fn acknowledge(&self, key: Key) -> Result<bool, StoreError> {
-        let Some(bundle) = self.queue().for_application(key).map(|record| record.bundle.clone()) else {
-            return Ok(false);
+        Ok(!self.acknowledge_all(&[key])?.is_empty())
+    }
+
+    /// Applications acknowledge bundles, as by [`acknowledge`](Self::acknowledge), in one transaction. Returns
+    /// those that there were.
+    ///
+    /// # Errors
+    /// The store cannot record it.
+    pub fn acknowledge_all(&self, keys: &[Key]) -> Result<Vec<Key>, StoreError> {
+        let there: Vec<Key> = {
+            let queue = self.queue();
+            keys.iter().copied().filter(|key| queue.for_application(*key).is_some()).collect()
         };
-        self.0.store.commit(vec![Change::Remove(key)])?;
-        if self.queue().remove(key).is_none() {
-            return Ok(false);
+        self.0.store.commit(there.iter().map(|key| Change::Remove(*key)).collect())?;
+        let gone: Vec<Record> = {
+            let mut queue = self.queue();
+            there.iter().filter_map(|key| queue.remove(*key)).collect()
+        };
+        for Record { bundle, .. } in &gone {
+            self.0.counters.delivered.add(1);
+            self.0.counters.delivered_bytes.add(bundle.payload_len);
+            self.report(bundle, ReportStatus::Delivered, ReasonCode::NO_INFORMATION);
         }
-        self.0.counters.delivered.add(1);
-        self.0.counters.delivered_bytes.add(bundle.payload_len);
-        self.report(&bundle, ReportStatus::Delivered, ReasonCode::NO_INFORMATION);
-        Ok(true)
+        Ok(gone.into_iter().map(|record| record.key).collect())
     }
 
     /// The current lease of a delivered bundle, for [`end_lease`](Self::end_lease).
@@ -351,10 +364,22 @@ impl Node {
         self.queue().lease(key)
     }
 
-    /// A lease has run out without an acknowledgement. Nothing happens if a newer lease exists.
-    pub(crate) fn end_lease(&self, key: Key, lease: u64) {
-        self.queue().end_lease(key, lease);
-        self.0.arrivals.notify_waiters();
+    /// A lease ends after this time, if there is no acknowledgement before. Nothing happens if a newer lease
+    /// exists.
+    pub(crate) fn end_lease(&self, key: Key, lease: u64, after: Duration) {
+        if after.is_zero() {
+            self.queue().end_lease(key, lease);
+            self.0.arrivals.notify_waiters();
+        } else {
+            self.queue().end_lease_at(key, lease, clock().after(after));
+        }
+    }
+
+    /// Ends the leases whose time is over.
+    fn end_leases(&self, now: DtnTime) {
+        if self.queue().end_leases(now) {
+            self.0.arrivals.notify_waiters();
+        }
     }
 
     /// An application returns a bundle without acknowledging it.

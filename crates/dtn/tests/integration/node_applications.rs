@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::node_common::*;
-use bentpipe_dtn::app::ClientError;
-use tokio::io::AsyncWriteExt;
+use bentpipe_dtn::app::{Accepted, ClientError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receiver_lost_within_a_transfer_gets_it_again_at_once() {
@@ -96,4 +96,125 @@ async fn many_receivers_get_each_bundle_once() {
     }
     assert_eq!(seen.len(), 500);
     a.until_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_bundles_in_one_request_arrive_in_one_reply() {
+    let b = TestNode::start("dtn://b/", &peer("dtn://a/", None, "")).await;
+    let a = TestNode::start("dtn://a/", &peer("dtn://b/", Some(b.address()), "")).await;
+    let to_b = [("destination", "dtn://b/in".to_owned())];
+    let payloads: Vec<Vec<u8>> = (0..300).map(|number| bytes(number, 8 + number as usize * 7)).collect();
+    let payloads: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
+    let sent = a.client().send_all(&to_b, &payloads).await.unwrap();
+    let ids: Vec<String> = sent
+        .into_iter()
+        .map(|bundle| match bundle {
+            Accepted::Sent(sent) => sent.id,
+            Accepted::Refused { error } => panic!("{error}"),
+        })
+        .collect();
+    b.until(|status| status.waiting.deliverable == 300).await;
+    let (mut seen, client) = (Vec::new(), b.client());
+    while seen.len() < 300 {
+        let received = client.next_all("in", LONG, 128).await.unwrap();
+        assert!(!received.is_empty() && received.len() <= 128);
+        let keys: Vec<u64> = received.iter().map(|bundle| bundle.line.key).collect();
+        for bundle in received {
+            assert_eq!(bundle.payload.as_ref(), payloads[number(&bundle.payload) as usize]);
+            seen.push(bundle.line.id);
+        }
+        let answer = client.acknowledge_all(&[&keys[..], &[u64::MAX]].concat()).await.unwrap();
+        assert_eq!((answer.acknowledged, answer.unknown), (keys, vec![u64::MAX]));
+    }
+    assert_eq!(seen, ids);
+    assert!(client.next_all("in", Duration::ZERO, 5).await.unwrap().is_empty());
+    a.until_empty().await;
+    b.until_empty().await;
+    assert_eq!((b.status().totals.delivered, b.status().waiting.in_hand), (300, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_of_many_says_what_became_of_each() {
+    let a = TestNode::start_with("dtn://a/", "quota = \"100kB\"", "").await;
+    let query = [("destination", "dtn://a/in".to_owned())];
+    let post = async |body: &str| {
+        let url = format!("/bundles/batch?destination={}", query[0].1);
+        raw(&a, "POST", &url, body).await
+    };
+    // The second has no destination that there can be, the third no room; the others are not their fault.
+    let long = "x".repeat(150_000);
+    let body = format!(
+        "{{\"payload_bytes\":3}}\nabc{{\"payload_bytes\":2,\"destination\":\"dtn:none\"}}\nde\
+         {{\"payload_bytes\":150000}}\n{long}{{\"payload_bytes\":0,\"name\":\"empty.txt\"}}\n"
+    );
+    let (status, answer) = post(&body).await;
+    assert_eq!(status, 200, "{answer}");
+    let outcomes: Vec<Accepted> = serde_json::from_str(&answer).unwrap();
+    let refused = |index: usize| match &outcomes[index] {
+        Accepted::Refused { error } => error.clone(),
+        Accepted::Sent(sent) => panic!("{sent:?}"),
+    };
+    assert!(refused(1).contains("cannot be a destination") && refused(2).contains("quota"));
+    assert!(matches!(&outcomes[0], Accepted::Sent(sent) if sent.payload_bytes == 3));
+    let received = a.client().next_all("in", LONG, 10).await.unwrap();
+    let names: Vec<_> = received.iter().map(|bundle| bundle.line.name.as_deref()).collect();
+    assert_eq!((names, &received[0].payload[..]), (vec![None, Some("empty.txt")], &b"abc"[..]));
+    for (body, why) in [
+        (
+            "{\"payload_bytes\":3}\nabc{\"payload_bytes\":3}\nab",
+            "within a payload; of the 1 bundles before, 1",
+        ),
+        ("{\"payload_bytes\":3}\nabc{\"payload", "within a line"),
+        ("hello\n", "no line of a bundle"),
+        ("{\"payload_bytes\":1,\"nmae\":\"x\"}\nx", "unknown field"),
+        (&"x".repeat(5000), "more than 4096"),
+    ] {
+        let (status, answer) = post(body).await;
+        assert!(status == 400 && answer.contains(why), "{status} {answer}");
+    }
+    let (status, answer) = raw(&a, "POST", "/bundles/acknowledge", "7").await;
+    assert!((400..500).contains(&status) && answer.contains("list of keys"), "{status} {answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_payload_ends_a_reply_and_what_was_not_read_is_delivered_again() {
+    let a = TestNode::start("dtn://a/", "").await;
+    for (number, len) in [(1, 100), (2, 3_000_000), (3, 100)] {
+        a.send("dtn://a/in", bytes(number, len), &[]).await;
+    }
+    let client = a.client();
+    let received = client.next_all("in", LONG, 10).await.unwrap();
+    let numbers: Vec<u64> = received.iter().map(|bundle| number(&bundle.payload)).collect();
+    assert_eq!(numbers, [1, 2]);
+    client.acknowledge_all(&[received[0].line.key]).await.unwrap();
+    // The third is still there for others, the second is held until its time is over.
+    let third = client.next_all("in", LONG, 10).await.unwrap();
+    assert_eq!((third.len(), number(&third[0].payload)), (1, 3));
+    assert_eq!(a.status().waiting.in_hand, 2);
+    a.node().release(bentpipe_dtn::store::Key(received[1].line.key));
+    // A reader that closes in the middle has received nothing.
+    let mut stream = tokio::net::UnixStream::connect(client.socket()).await.unwrap();
+    let request = "GET /bundles/next?service=in&max=9 HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.read_exact(&mut [0; 1000]).await.unwrap();
+    drop(stream);
+    let again = client.next_all("in", LONG, 10).await.unwrap();
+    assert_eq!(number(&again[0].payload), 2);
+}
+
+/// A request as somebody writes it by hand: the status, and the body of the reply.
+async fn raw(node: &TestNode, method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut stream = tokio::net::UnixStream::connect(node.client().socket()).await.unwrap();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\
+         content-type: application/json\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // A refusal may come before all of it has been read.
+    let _ = stream.write_all(body.as_bytes()).await;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), body.to_owned())
 }
