@@ -14,6 +14,8 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 
 const FOLDER: &str = "BENTPIPE_TEST_NODE";
+/// Bundles of a request with many.
+const BATCH: u64 = 40;
 const LENGTHS: [usize; 5] = [8, 3000, 70_000, 900_000, 4_000_000];
 
 /// A node as a process of its own.
@@ -76,8 +78,9 @@ async fn a_kill_at_any_moment_loses_nothing_and_repeats_nothing() {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64);
-    println!("SEED={seed}");
-    let random = bytes(seed, 200);
+    let rounds = std::env::var("KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
+    println!("SEED={seed} KILLS={rounds}");
+    let random = bytes(seed, 50 + 2 * rounds);
     let folder = tempfile::tempdir().unwrap();
     let address = free_address();
     let mut a = Process::new(&folder.path().join("a"), "dtn://a/", &peer("dtn://b/", Some(address), ""));
@@ -88,9 +91,9 @@ async fn a_kill_at_any_moment_loses_nothing_and_repeats_nothing() {
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let sender = tokio::spawn(send(a.client(), stopped.clone()));
     let receiver = tokio::spawn(receive(b.client(), stopped));
-    for round in 0..10 {
+    for round in 0..rounds {
         tokio::time::sleep(Duration::from_millis(50 + u64::from(random[10 + round]))).await;
-        let who = if round < 3 { round } else { usize::from(random[50 + round]) % 3 };
+        let who = if round < 3 { round } else { usize::from(random[20 + rounds + round]) % 3 };
         if who != 0 {
             b.kill();
         }
@@ -116,12 +119,26 @@ async fn a_kill_at_any_moment_loses_nothing_and_repeats_nothing() {
 /// Sends until it is told to stop. What was accepted, and what may have been.
 async fn send(client: Client, stopped: tokio::sync::watch::Receiver<bool>) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let (mut accepted, mut perhaps) = (BTreeSet::new(), BTreeSet::new());
-    for number in 1.. {
-        if *stopped.borrow() {
-            break;
+    let query = [("destination", "dtn://b/in".to_owned())];
+    let mut next = 1;
+    while !*stopped.borrow() {
+        let number = next;
+        // Small ones, many at a time: they are on their way to the disk together.
+        if number % 5 == 0 {
+            next += BATCH;
+            let payloads: Vec<Vec<u8>> = (number..next).map(|number| bytes(number, 100)).collect();
+            let payloads: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
+            let outcome = client.send_all(&query, &payloads).await;
+            if outcome.is_ok() {
+                accepted.extend(number..next);
+            } else {
+                perhaps.extend(number..next);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            continue;
         }
+        next += 1;
         let payload = bytes(number, LENGTHS[number as usize % LENGTHS.len()]);
-        let query = [("destination", "dtn://b/in".to_owned())];
         match client.send(&query, Full::new(Bytes::from(payload))).await {
             Ok(_) => drop(accepted.insert(number)),
             Err(_) => {
@@ -140,6 +157,7 @@ async fn receive(client: Client, stopped: tokio::sync::watch::Receiver<bool>) ->
         if !receive_one(&client, &mut received).await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        receive_many(&client, &mut received).await;
     }
     received
 }
@@ -149,8 +167,9 @@ async fn receive_rest(client: &Client, received: &mut BTreeMap<u64, bool>, accep
     // After the last one, once more: nothing comes again.
     while accepted.iter().any(|number| !received.contains_key(number)) || receive_one(client, received).await
     {
-        receive_one(client, received).await;
-        assert!(Instant::now() < until, "not all has come");
+        receive_many(client, received).await;
+        let missing = accepted.iter().filter(|number| !received.contains_key(number)).count();
+        assert!(Instant::now() < until, "{missing} of {} have not come", accepted.len());
     }
 }
 
@@ -173,6 +192,18 @@ async fn receive_one(client: &Client, received: &mut BTreeMap<u64, bool>) -> boo
     let acknowledged = client.acknowledge(delivery.key).await.is_ok();
     received.insert(number, acknowledged);
     true
+}
+
+/// The bundles that are there now, acknowledged together, unless the node dies meanwhile.
+async fn receive_many(client: &Client, received: &mut BTreeMap<u64, bool>) {
+    let Ok(bundles) = client.next_all("in", Duration::ZERO, 100).await else { return };
+    let keys: Vec<u64> = bundles.iter().map(|bundle| bundle.line.key).collect();
+    let numbers: Vec<u64> = bundles.iter().map(|bundle| number(&bundle.payload)).collect();
+    for number in &numbers {
+        assert_ne!(received.get(number), Some(&true), "{number} comes again after its acknowledgement");
+    }
+    let acknowledged = !keys.is_empty() && client.acknowledge_all(&keys).await.is_ok();
+    received.extend(numbers.into_iter().map(|number| (number, acknowledged)));
 }
 
 /// Not a test of its own: a node until it is killed.
