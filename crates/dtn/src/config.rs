@@ -30,6 +30,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("interface", "\"sat0\""),
     ("address", "\"0.0.0.0:4556\""),
     ("service", "\"transfers\""),
+    ("source", "\"dtn://gateway/*\""),
 ];
 
 /// The whole configuration of a node.
@@ -56,6 +57,9 @@ pub struct NodeConfig {
     /// When nodes can speak with each other.
     #[serde(default)]
     pub contacts: Vec<Contact>,
+    /// Which bundles are protected from their source to their destination.
+    #[serde(default)]
+    pub security: Vec<SecuritySettings>,
     /// Where HTTP PUTs and files enter the network.
     #[serde(default)]
     pub inlets: Vec<IngressSettings>,
@@ -159,6 +163,22 @@ pub struct RouteSettings {
     pub via: Eid,
 }
 
+/// `[[security]]`: bundles that match are protected where this node is their source, and have to be where it is
+/// their destination. The first that matches counts.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecuritySettings {
+    /// The sources.
+    pub source: EidPattern,
+    /// The destinations; by default all.
+    #[serde(default = "everywhere")]
+    pub destination: EidPattern,
+    /// The file of the key for integrity.
+    pub integrity: Option<PathBuf>,
+    /// The file of the key for confidentiality.
+    pub confidentiality: Option<PathBuf>,
+}
+
 impl NodeConfig {
     /// Reads and checks a configuration file. Paths in it that are not absolute are relative to its folder.
     ///
@@ -207,7 +227,9 @@ impl NodeConfig {
             EgressSettings::Folder { folder, undelivered, .. } => [Some(folder), undelivered.as_mut()],
             EgressSettings::Http { undelivered, .. } => [None, undelivered.as_mut()],
         });
-        let all = own.into_iter().chain(of_peers).chain(of_inlets).chain(of_outlets);
+        let keys = self.security.iter_mut();
+        let keys = keys.flat_map(|policy| [policy.integrity.as_mut(), policy.confidentiality.as_mut()]);
+        let all = own.into_iter().chain(of_peers).chain(keys).chain(of_inlets).chain(of_outlets);
         for path in all.flatten() {
             *path = folder.join(&*path);
         }
@@ -231,6 +253,9 @@ impl NodeConfig {
         }
         for (index, contact) in self.contacts.iter().enumerate() {
             checks.check(&["contacts"], || check_contact(contact).inside(index).inside("contacts"));
+        }
+        for (index, policy) in self.security.iter().enumerate() {
+            checks.check(&["security"], || policy.check().inside(index).inside("security"));
         }
         for (index, outlet) in self.outlets.iter().enumerate() {
             checks.check(&["outlets"], || outlet.check().inside(index).inside("outlets"));
@@ -357,6 +382,21 @@ impl PeerSettings {
     }
 }
 
+impl SecuritySettings {
+    fn check(&self) -> Result<(), Problem> {
+        if self.integrity.is_none() && self.confidentiality.is_none() {
+            let message =
+                "it protects nothing; write the file of a key as integrity, confidentiality or both";
+            return Err(Problem::new(message));
+        }
+        Ok(())
+    }
+}
+
+fn everywhere() -> EidPattern {
+    EidPattern::any()
+}
+
 fn default_store() -> PathBuf {
     "/var/lib/bentpipe/dtn".into()
 }
@@ -435,6 +475,7 @@ mod tests {
             (format!("{LEAST}[[routes]]\nto = \"*\"\nvia = \"dtn://gs3/\"\n"), "no peer"),
             (contact("2027-01-02T00:00:00Z", "2027-01-01T00:00:00Z"), "ends before"),
             (contact("2027-01-02", "2027-01-03"), "offset"),
+            (format!("{LEAST}[[security]]\nsource = \"dtn://gs2/*\"\n"), "security[1]: it protects nothing"),
             (outlet(""), "does not say where PUTs may go"),
             (
                 outlet("to = [\"10.2.0.1/16\"]\n"),

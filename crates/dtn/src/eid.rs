@@ -227,6 +227,11 @@ impl fmt::Display for Eid {
 }
 
 impl EidPattern {
+    /// The pattern that all endpoints match.
+    pub fn any() -> Self {
+        Self("*".into())
+    }
+
     /// Whether this endpoint matches.
     pub fn matches(&self, eid: &Eid) -> bool {
         let text = eid.canonical();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::cbor::{Item, Reader, put, put_endpoint};
 use super::report::ReasonCode;
 use super::wire::{clamped_millis, with_crc};
-use super::{Bundle, CrcType, HopCount, Priority};
+use super::{Bundle, CrcType, HopCount, Priority, security};
 use crate::DtnTime;
 
 /// The types of the blocks that are fields (RFC 9171 §4.4), and of our own.
@@ -20,7 +20,7 @@ pub(super) const KNOWN: [u64; 5] =
     [PREVIOUS_NODE_BLOCK, HOP_COUNT_BLOCK, BUNDLE_AGE_BLOCK, PRIORITY_BLOCK, FILE_NAME_BLOCK];
 
 /// Flags of blocks (RFC 9171 §4.2.4).
-const REPLICATE: u8 = 0x01;
+pub(super) const REPLICATE: u8 = 0x01;
 const REPORT: u8 = 0x02;
 const DELETE_BUNDLE: u8 = 0x04;
 const DISCARD: u8 = 0x10;
@@ -64,9 +64,13 @@ pub struct Unprocessable {
 impl Bundle {
     /// Removes the blocks that this node cannot process and whose flags ask for that, and says what else such
     /// blocks ask for. To be called when a bundle has been received, once.
+    ///
+    /// Security blocks are known, and stay whatever their flags say: a payload whose BCB is gone would pass
+    /// for plain text (RFC 9172 §3.8).
     pub fn process_unknown_blocks(&mut self) -> Unprocessable {
+        let is_strange = |slot: &Slot| slot.raw.is_some() && !security::KINDS.contains(&slot.kind);
         let asked = |flag| {
-            let mut strange = self.received.slots.iter().filter(|slot| slot.raw.is_some());
+            let mut strange = self.received.slots.iter().filter(|slot| is_strange(slot));
             strange.find(|slot| slot.flags & flag != 0).map(|slot| match KNOWN.contains(&slot.kind) {
                 true => ReasonCode::BLOCK_UNINTELLIGIBLE,
                 false => ReasonCode::BLOCK_UNSUPPORTED,
@@ -76,7 +80,7 @@ impl Bundle {
         let may_report = super::report::allowed(self);
         let result =
             Unprocessable { report: asked(REPORT).filter(|_| may_report), delete: asked(DELETE_BUNDLE) };
-        self.received.slots.retain(|slot| slot.raw.is_none() || slot.flags & DISCARD == 0);
+        self.received.slots.retain(|slot| !is_strange(slot) || slot.flags & DISCARD == 0);
         result
     }
 
@@ -85,9 +89,8 @@ impl Bundle {
         let mut slots = self.received.slots.clone();
         for kind in KNOWN {
             if self.is_written(kind) && !slots.iter().any(|slot| slot.is_field(kind)) {
-                let number = (2..).find(|&number| slots.iter().all(|slot| slot.number != number));
                 let flags = if kind == PREVIOUS_NODE_BLOCK { 0 } else { REPLICATE };
-                let number = number.expect("there are fewer blocks than numbers");
+                let number = free_number(&slots);
                 slots.push(Slot { kind, number, flags, crc: CrcType::Crc32, raw: None });
             }
         }
@@ -184,6 +187,12 @@ impl Bundle {
     }
 }
 
+/// The lowest number that no extension block has.
+pub(super) fn free_number(slots: &[Slot]) -> u64 {
+    let number = (2..).find(|&number| slots.iter().all(|slot| slot.number != number));
+    number.expect("there are fewer blocks than numbers")
+}
+
 /// What the bytes say, if they say nothing else.
 fn whole<'a, T>(bytes: &'a [u8], read: impl FnOnce(&mut Reader<'a>) -> Result<T, &'static str>) -> Option<T> {
     let mut reader = Reader::new(bytes);
@@ -198,6 +207,27 @@ impl Slot {
         put(&mut out, [Item::Array(Some(elements)), Item::Uint(self.kind), Item::Uint(self.number)]);
         put(&mut out, [Item::Uint(self.flags.into()), Item::Uint(self.crc.code()), Item::Bytes(len)]);
         out
+    }
+
+    /// A block of this content that is in no field.
+    pub(super) fn with_content(mut self, content: &[u8]) -> Self {
+        let mut block = self.head(content.len() as u64);
+        block.extend_from_slice(content);
+        self.raw = Some(with_crc(block, self.crc).into());
+        self
+    }
+
+    /// The content of a block that is in no field.
+    pub(super) fn raw_content(&self) -> Option<&[u8]> {
+        let mut reader = Reader::new(self.raw.as_deref()?);
+        let _array = reader.item().ok()?;
+        for _header in 0..4 {
+            reader.uint().ok()?;
+        }
+        match reader.item().ok()? {
+            Item::Bytes(len) => reader.string(len).ok(),
+            _ => None,
+        }
     }
 
     fn is_field(&self, kind: u64) -> bool {

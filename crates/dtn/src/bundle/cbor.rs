@@ -271,6 +271,31 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The items of an array, which may end with a break; of more than `limit` it is refused.
+    pub(super) fn list<T>(
+        &mut self,
+        limit: usize,
+        mut read: impl FnMut(&mut Self) -> Result<T, &'static str>,
+    ) -> Result<Vec<T>, &'static str> {
+        let Item::Array(mut left) = self.item()? else { return Err("something else than an array") };
+        let mut list = Vec::new();
+        loop {
+            match &mut left {
+                Some(0) => return Ok(list),
+                Some(left) => *left -= 1,
+                None if self.rest.first() == Some(&BREAK) => {
+                    self.item()?;
+                    return Ok(list);
+                }
+                None => {}
+            }
+            if list.len() == limit {
+                return Err("an array that is longer than it may be");
+            }
+            list.push(read(self)?);
+        }
+    }
+
     /// An endpoint (RFC 9171 §4.2.5.1, RFC 9758 §6.1).
     pub(super) fn endpoint(&mut self) -> Result<Eid, &'static str> {
         const NO_ENDPOINT: &str = "what is no endpoint, or of a scheme that is not known";

@@ -104,6 +104,7 @@ impl Head {
         let (payload_slot, payload_len, tail) = self.payload(payload)?;
         let mut reader = Reader::new(primary.bytes(&self.raw));
         let mut bundle = bundle_of(&mut reader, payload_len).map_err(|what| primary.error(what))?;
+        bundle.primary_crc = primary.crc_type(2)?;
         bundle.payload_crc = payload_slot.crc;
         for (slot, block) in slots.iter_mut().zip(extensions) {
             let is_field = bundle.take_content(slot.kind, block.content(&self.raw)?).is_some();

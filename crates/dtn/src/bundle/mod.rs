@@ -14,8 +14,10 @@
 //! their numbers and flags. What is known is written anew, under its number and with its flags and kind of
 //! CRC. The bundle's array is always written with a break at its end, as RFC 9171 §4.1 says.
 //!
-//! **What this node makes** has a CRC-32C in every block. It takes blocks with either CRC or none, the
-//! primary block too, which RFC 9171 §4.3.1 does not allow without BPSec, because other nodes send it so.
+//! **What this node makes** has a CRC-32C in every block, but for those that [`security`] protects. It takes
+//! blocks with either CRC or none, the primary block too, which RFC 9171 §4.3.1 does not allow without BPSec,
+//! because other nodes send it so. A fragment's primary block has the kind of CRC that the whole bundle's has,
+//! so that it can be joined to the same bytes again.
 //!
 //! **What is refused**, with [`Malformed`], beyond what RFC 9171 forbids: heads longer than [`HEAD_LIMIT`] or
 //! with more than [`BLOCKS_LIMIT`] blocks, payloads longer than files can be, tags, and block flags above 255. Arrays may have breaks at their ends, the
@@ -34,6 +36,7 @@ pub mod fragment;
 mod head;
 mod id;
 pub mod report;
+pub mod security;
 mod wire;
 
 use std::time::Duration;
@@ -140,6 +143,8 @@ pub struct Bundle {
     pub previous_node: Option<Eid>,
     /// Bytes of payload in this bundle or fragment.
     pub payload_len: u64,
+    /// The CRC of the primary block.
+    pub primary_crc: CrcType,
     /// The CRC of the payload block.
     pub payload_crc: CrcType,
     /// The rest of its received form.
@@ -167,6 +172,7 @@ impl Bundle {
             age: (created == DtnTime::UNKNOWN).then_some(Duration::ZERO),
             previous_node: None,
             payload_len: 0,
+            primary_crc: CrcType::Crc32,
             payload_crc: CrcType::Crc32,
             received: ReceivedForm::default(),
         }
@@ -181,9 +187,9 @@ impl PartialEq for Bundle {
         }
         fn settings(bundle: &Bundle) -> impl PartialEq {
             let Bundle { lifetime, is_admin, must_not_fragment, reports, report_times, .. } = *bundle;
-            let Bundle { priority, hops, age, payload_len, payload_crc, .. } = *bundle;
-            let flags = (is_admin, must_not_fragment, reports, report_times, payload_crc);
-            (flags, lifetime, priority, hops, age, payload_len)
+            let Bundle { priority, hops, age, payload_len, primary_crc, payload_crc, .. } = *bundle;
+            let flags = (is_admin, must_not_fragment, reports, report_times);
+            (flags, primary_crc, payload_crc, lifetime, priority, hops, age, payload_len)
         }
         addresses(self) == addresses(other)
             && settings(self) == settings(other)

@@ -61,6 +61,11 @@ impl ReasonCode {
     pub const BLOCK_UNINTELLIGIBLE: Self = Self(8);
     pub const HOP_LIMIT_EXCEEDED: Self = Self(9);
     pub const BLOCK_UNSUPPORTED: Self = Self(11);
+    pub const MISSING_SECURITY_OPERATION: Self = Self(12);
+    pub const UNKNOWN_SECURITY_OPERATION: Self = Self(13);
+    pub const UNEXPECTED_SECURITY_OPERATION: Self = Self(14);
+    pub const FAILED_SECURITY_OPERATION: Self = Self(15);
+    pub const CONFLICTING_SECURITY_OPERATION: Self = Self(16);
 }
 
 /// One event of one bundle.

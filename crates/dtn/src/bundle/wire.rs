@@ -72,10 +72,15 @@ impl Bundle {
 
     /// The primary block as this node writes it.
     pub(super) fn own_primary(&self) -> Vec<u8> {
+        self.primary_with(self.primary_crc)
+    }
+
+    /// The primary block with this CRC.
+    pub(super) fn primary_with(&self, crc: CrcType) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
-        let elements = if self.id.fragment.is_some() { 11 } else { 9 };
+        let elements = if self.id.fragment.is_some() { 10 } else { 8 } + u64::from(crc != CrcType::None);
         put(&mut out, [Item::Array(Some(elements)), Item::Uint(VERSION)]);
-        put(&mut out, [Item::Uint(self.flags()), Item::Uint(CrcType::Crc32.code())]);
+        put(&mut out, [Item::Uint(self.flags()), Item::Uint(crc.code())]);
         for eid in [&self.destination, &self.id.source, &self.report_to] {
             put_endpoint(&mut out, eid);
         }
@@ -84,7 +89,7 @@ impl Bundle {
         put(&mut out, [Item::Uint(clamped_millis(self.lifetime))]);
         let part = self.id.fragment.into_iter();
         put(&mut out, part.flat_map(|part| [part.offset, part.total].map(Item::Uint)));
-        with_crc(out, CrcType::Crc32)
+        with_crc(out, crc)
     }
 
     fn put_primary(&self, out: &mut Vec<u8>) {

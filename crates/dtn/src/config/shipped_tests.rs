@@ -18,12 +18,13 @@ fn the_shipped_file_is_a_configuration_as_it_is_and_with_every_key() {
     let full = parse(&with_every_key(TEXT));
     assert_eq!((full.routes.len(), full.contacts.len()), (1, 1));
     assert_eq!((full.inlets.len(), full.outlets.len()), (2, 3));
+    assert_eq!((config.security.len(), full.security.len()), (0, 1));
 }
 
 #[test]
 fn every_key_that_there_is_stands_in_the_shipped_file() {
     let missing = |header: &str| missing_keys(TEXT, header, |text| NodeConfig::parse(FILE, text));
-    for header in ["[node]", "[[listen]]", "[[peers]]", "[[routes]]", "[[contacts]]"] {
+    for header in ["[node]", "[[listen]]", "[[peers]]", "[[routes]]", "[[contacts]]", "[[security]]"] {
         assert!(missing(header).is_empty(), "{header} lacks {:?}", missing(header));
     }
     // What both kinds take is shown of one.

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::app;
 use crate::config::{IngressSettings, Listen, NodeConfig};
-use crate::node::{Node, NodeError};
+use crate::node::{Node, NodeError, Policies};
 use crate::store::{Store, StoreConfig};
 use crate::tcpcl::TlsConfig;
 use crate::tcpcl::identity::{self, Identity, IdentityError};
@@ -39,6 +39,7 @@ pub struct Prepared {
     http_listeners: Vec<StdListener>,
     applications: StdUnixListener,
     tls: Option<Arc<TlsConfig>>,
+    policies: Policies,
 }
 
 /// A running node. Dropping it ends it at once, as if it were killed; [`stop`](Self::stop) lets sessions
@@ -64,6 +65,7 @@ impl Prepared {
     pub fn new(config: NodeConfig, account: Option<&Account>) -> Result<Self, NodeError> {
         let legs = Arc::new(Legs::prepare(&config.legs, &config.terrestrial));
         let tls = load_tls(&config)?;
+        let policies = Policies::load(&config.security)?;
         sockets::make_folder(&config.node.store, account)?;
         if let Some(folder) = config.node.socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             sockets::make_folder(folder, account)?;
@@ -84,7 +86,7 @@ impl Prepared {
         };
         let http_listeners = http_addresses.map(bind).collect::<Result<_, NodeError>>()?;
         let applications = sockets::bind_unix(&config.node.socket, account)?;
-        Ok(Self { config, legs, listeners, http_listeners, applications, tls })
+        Ok(Self { config, legs, listeners, http_listeners, applications, tls, policies })
     }
 
     /// Opens the store and starts to listen, to connect and to serve applications. Call it within a runtime
@@ -93,7 +95,7 @@ impl Prepared {
     /// # Errors
     /// [`NodeError`].
     pub async fn start(self) -> Result<Running, NodeError> {
-        let Self { config, legs, listeners, http_listeners, applications, tls } = self;
+        let Self { config, legs, listeners, http_listeners, applications, tls, policies } = self;
         let rate_controller = legs.share()?;
         let (store, records) = Store::open(StoreConfig {
             folder: config.node.store.clone(),
@@ -104,7 +106,7 @@ impl Prepared {
         if !records.is_empty() {
             tracing::info!("{} bundles in the store", records.len());
         }
-        let node = Node::new(&config, store, records)?;
+        let node = Node::new(&config, policies, store, records)?;
         let (stop, stopped) = watch::channel(false);
         let context = SessionContext { node: node.clone(), legs, tls, stop: stopped };
         let mut services = JoinSet::new();

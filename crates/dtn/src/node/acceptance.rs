@@ -17,6 +17,7 @@ use crate::bundle::report::{ReasonCode, Status};
 use crate::bundle::{Bundle, BundleId};
 use crate::store::{Change, Payload, Purpose, Record, StoreError};
 
+use super::security::Secured;
 use super::{Node, NodeError, Refused, clock, seen};
 
 /// The part of a node that accepts bundles.
@@ -91,7 +92,7 @@ fn run(jobs: &Receiver<Committed>) {
 
 impl Node {
     /// Takes responsibility for a bundle: when `done` says so, it is on the disk. `done` is called by another
-    /// thread, or at once if the bundle is refused.
+    /// thread, or at once if the bundle is refused, or deleted because its security operations fail.
     pub(super) fn accept(
         &self,
         bundle: Bundle,
@@ -99,6 +100,14 @@ impl Node {
         from: Option<Eid>,
         done: impl FnOnce(Result<(), Refused>) + Send + 'static,
     ) {
+        let (bundle, payload) = match self.secure(bundle, payload, from.as_ref()) {
+            Ok(Secured::Kept(bundle, payload)) => (bundle, payload),
+            Ok(Secured::Deleted(bundle, why)) => {
+                done(Ok(()));
+                return self.delete_insecure(&bundle, why);
+            }
+            Err(refused) => return done(Err(refused)),
+        };
         let Some((claim, done)) = self.claim(&bundle.id, Box::new(done)) else {
             return self.0.store.discard(payload);
         };

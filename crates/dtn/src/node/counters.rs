@@ -23,6 +23,8 @@ metrics! {
             "Deleted bundles: expired, beyond their hop limit, or deleted by an operator."),
         unknown_records: Counter("unknown_records_total", "records",
             "Administrative records that are no status reports, which nothing here can read."),
+        security_failed: Counter("security_failed_total", "bundles",
+            "Bundles deleted because a security operation on them was missing, false or not supported."),
         sessions: Counter("sessions_total", "sessions", "Established sessions with other nodes."),
         broken_off: Counter("broken_off_total", "transfers",
             "Transfers interrupted by the end of their session; they are sent again."),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use bentpipe_legs::RateControllerError;
 
 use crate::config::ConfigError;
+use crate::node::KeyError;
 use crate::store::StoreError;
 use crate::tcpcl::identity::IdentityError;
 
@@ -21,6 +22,9 @@ pub enum NodeError {
     /// Certificates or keys cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// A key for bundles cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The rate controller cannot start.
     #[error(transparent)]
     RateController(#[from] RateControllerError),

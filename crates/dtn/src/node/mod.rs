@@ -25,6 +25,7 @@ mod passed_on;
 pub(crate) mod peers;
 mod receiver;
 mod reports;
+mod security;
 pub(crate) mod session;
 mod status;
 
@@ -38,6 +39,8 @@ use peers::Peer;
 pub use receiver::{Receiver, Refused};
 use reports::ReportLog;
 pub use reports::ReportedEvent;
+pub use security::{KeyError, Policies};
+use security::Security;
 pub use status::{BundleStatus, NodeStatus, PeerStatus};
 
 /// The default hop limit. It ends routing loops before a bundle's lifetime does.
@@ -70,6 +73,7 @@ struct Inner {
     last_created: Mutex<(DtnTime, u64)>,
     reports: Mutex<ReportLog>,
     counters: Counters,
+    security: Security,
     started: DtnTime,
 }
 
@@ -115,7 +119,12 @@ impl Node {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub(crate) fn new(config: &NodeConfig, store: Store, records: Vec<Record>) -> Result<Self, NodeError> {
+    pub(crate) fn new(
+        config: &NodeConfig,
+        policies: Policies,
+        store: Store,
+        records: Vec<Record>,
+    ) -> Result<Self, NodeError> {
         let now = clock();
         let mut queue = ForwardingQueue::new(routes(config));
         // The last process had read these reports.
@@ -144,6 +153,7 @@ impl Node {
             last_created: Mutex::new((now, 0)),
             reports: Mutex::default(),
             counters: Counters::default(),
+            security: Security::new(policies),
             started: now,
         }));
         node.finish_reassembly();
@@ -289,12 +299,19 @@ impl Node {
             let Some(record) = whole(&queue, &parts, &plan, self.0.store.next_key()) else { return Ok(()) };
             (record, parts)
         };
+        let (record, insecure) = self.secure_reassembled(record)?;
         let mut changes: Vec<Change> = parts.iter().map(|(key, _)| Change::Remove(*key)).collect();
-        changes.push(Change::Put(record.clone()));
-        changes.extend(seen(&record.bundle.id, record.expires));
+        if insecure.is_none() {
+            changes.push(Change::Put(record.clone()));
+            changes.extend(seen(&record.bundle.id, record.expires));
+        }
         self.0.store.commit(changes)?;
         for (key, _) in parts {
             self.queue().remove(key);
+        }
+        if let Some(why) = insecure {
+            self.report_insecure(&record.bundle, why);
+            return Ok(());
         }
         if record.bundle.is_admin {
             self.receive_report(&record.bundle, &record.payload);
