@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours squid unsplit kernels setup deny fuzz soak package try-package router openwrt image arm64 clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn conformance neighbours squid unsplit kernels setup deny fuzz soak package try-package router openwrt image arm64 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,7 @@ test-root: setup ## only the tests that need root: namespaces, eBPF, interceptio
 lint: setup ## formatting, import cycles and clippy; warnings are errors
 	$(CARGO) fmt --all --check
 	scripts/check-layers
+	scripts/conformance --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy -p bentpipe --bins --no-default-features --locked -- -D warnings
 	$(CARGO) clippy -p bentpipe --bins --no-default-features --features dtn --locked -- -D warnings
@@ -103,6 +104,9 @@ interop-dtn: setup ## bundles between bentpipe and dtn7-rs, both ways, whoever c
 	$(CARGO) build --release --locked -p bentpipe
 	$(CARGO) build --release --locked -p bentpipe-dtn --example against_dtn7
 	target/release/examples/against_dtn7 interop $(OPTIONS)
+
+conformance: setup ## which clauses of the standards the bundle node's tests show: docs/conformance.md
+	scripts/conformance
 
 neighbours: setup ## firewalls, NAT, VPNs, bridges beside bentpipe: the table of docs/neighbours.md, minutes
 	scripts/setup-peers neighbours

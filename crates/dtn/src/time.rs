@@ -64,6 +64,7 @@ impl fmt::Display for DtnTime {
 mod tests {
     use super::*;
 
+    /// RFC 9171 §4.2.6: DTN time counts milliseconds from the year 2000 on.
     #[test]
     fn the_epoch_is_the_year_2000() {
         let noon = Duration::from_secs(946_684_800 + 12 * 3600);

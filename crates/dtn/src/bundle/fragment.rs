@@ -139,6 +139,7 @@ mod tests {
         bundle
     }
 
+    /// RFC 9171 §5.8: a fragment has its offset and the length of the whole payload.
     #[test]
     fn a_fragment_says_where_it_belongs() {
         let part = cut(&bundle(10), 4..7).unwrap();
@@ -152,6 +153,7 @@ mod tests {
         assert_eq!(whole(&cut(&bundle(10), 0..3).unwrap()), bundle(10));
     }
 
+    /// RFC 9171 §4.2.3, §5.8: a bundle that must not be fragmented is not.
     #[test]
     fn one_piece_stays_one_piece() {
         let mut bundle = bundle(10);
@@ -194,6 +196,7 @@ mod tests {
     }
 
     proptest! {
+        /// RFC 9171 §5.9: fragments of fragments, overlapping and in any order, become the payload again.
         #[test]
         fn every_fragmentation_reassembles(
             payload in prop::collection::vec(any::<u8>(), 2..300),

@@ -249,6 +249,7 @@ mod tests {
         bundle
     }
 
+    /// RFC 9171 §6.1.1: a status report has the layout of the standard.
     #[test]
     fn a_report_has_the_layout_of_the_standard() {
         let now = DtnTime::from_millis(9);
@@ -264,6 +265,7 @@ mod tests {
         assert_eq!(Report::parse(&report.payload()), Ok(AdminRecord::Reports(vec![report])));
     }
 
+    /// RFC 9171 §4.2.3, §5.1: nothing is reported of reports, nor of bundles without a report-to endpoint.
     #[test]
     fn reports_and_anonymous_bundles_cause_no_reports() {
         let now = DtnTime::from_millis(9);
@@ -278,6 +280,7 @@ mod tests {
         }
     }
 
+    /// RFC 9171 §6.1.1: a record with several statuses, and of an unknown reason, is read.
     #[test]
     fn several_statements_in_one_record() {
         let record = [

@@ -133,6 +133,7 @@ fn a_fragment_without_a_source_is_malformed() {
     assert!(problem(&encode(&part, b"he")).contains("without a source"));
 }
 
+/// RFC 9171 §4.1: what this node writes is read by another implementation.
 #[test]
 fn another_implementation_reads_our_bundles() {
     let mut bundle = bundle(b"hello");
@@ -157,6 +158,7 @@ fn another_implementation_reads_our_bundles() {
     assert_eq!(data, expected);
 }
 
+/// RFC 9171 §4.3.1, §5.4: the primary block and blocks of other types are passed on byte for byte.
 #[test]
 fn foreign_blocks_are_forwarded_unchanged() {
     let blocks = [unknown_block(200, 9, 0), unknown_block(99, 2, 1)];
@@ -186,6 +188,7 @@ fn a_changed_field_is_written_whatever_came() {
     assert_eq!(Bundle::decode_head(&bundle.head()).unwrap().lifetime, Duration::from_secs(5));
 }
 
+/// RFC 9171 §4.2.4, §4.3.2: a known block is written anew under its number, with its flags and kind of CRC.
 #[test]
 fn known_blocks_keep_number_flags_and_crc() {
     let hops = closed(new_canonical_block(10, 77, 0x11, CanonicalData::HopCount(9, 3)), CrcType::Crc16);
@@ -196,6 +199,7 @@ fn known_blocks_keep_number_flags_and_crc() {
     assert!(contains(&next.head(), &hops));
 }
 
+/// RFC 9171 §5.6: a block of an unknown type is kept, removed, reported, or deletes its bundle, by its flags.
 #[test]
 fn unknown_blocks_are_treated_by_their_flags() {
     let received = |flags| {
@@ -212,6 +216,7 @@ fn unknown_blocks_are_treated_by_their_flags() {
     assert_eq!(received(both.bits()), (unsupported, unsupported, true));
 }
 
+/// RFC 9171 §5.6: a block of a known type that makes no sense is treated by its flags.
 #[test]
 fn a_known_block_that_is_not_understood_is_an_unknown_one() {
     for kind in [6, 7, 10, 224, 225] {

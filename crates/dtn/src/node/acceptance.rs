@@ -57,7 +57,7 @@ enum Work {
     /// A bundle in the store.
     Kept(Record),
     /// A bundle that has been deleted on its arrival.
-    Deleted(Bundle, ReasonCode),
+    Deleted(Box<Bundle>, ReasonCode),
 }
 
 impl Acceptance {
@@ -141,7 +141,7 @@ impl Node {
         let now = clock();
         let expires = bundle.expires(now);
         let changes = seen(&bundle.id, expires).filter(|_| expires > now).into_iter().collect();
-        self.commit_then(changes, Work::Deleted(bundle, why), claim, done);
+        self.commit_then(changes, Work::Deleted(Box::new(bundle), why), claim, done);
     }
 
     fn commit_then(&self, changes: Vec<Change>, work: Work, claim: Claim, done: Done) {

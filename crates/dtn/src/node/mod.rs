@@ -39,8 +39,8 @@ use peers::Peer;
 pub use receiver::{Receiver, Refused};
 use reports::ReportLog;
 pub use reports::ReportedEvent;
-pub use security::{KeyError, Policies};
 use security::Security;
+pub use security::{KeyError, Policies};
 pub use status::{BundleStatus, NodeStatus, PeerStatus};
 
 /// The default hop limit. It ends routing loops before a bundle's lifetime does.

@@ -69,7 +69,7 @@ proptest! {
     }
 }
 
-/// Written by hand from the layouts of RFC 9174 §4.2, §4.6, §5.2.2, §5.2.5.1 and §6.1.
+/// RFC 9174 §4.2, §4.6, §5.2.2, §5.2.5.1, §6.1: the bytes are those of the layouts, written by hand.
 #[test]
 fn the_bytes_are_those_of_the_rfc() {
     assert_eq!(&Contact { version: 4, can_tls: true }.encode(), b"dtn!\x04\x01");
@@ -128,6 +128,8 @@ fn extension_items_that_do_not_add_up_are_seen() {
     }
 }
 
+/// RFC 9174 §4.6, §5.2.2: node IDs and lists of extension items that are too long are refused before they
+/// have arrived.
 #[test]
 fn overlong_data_are_refused_before_they_arrive() {
     let mut init = vec![7; 19];

@@ -67,7 +67,9 @@ pub trait Incoming: Send {
 
 /// Tells a session the outcome of a complete transfer, from any thread. If it is dropped before, the transfer
 /// has to be sent again.
-pub struct Outcome(Option<Box<dyn FnOnce(Result<(), Refusal>) + Send>>);
+pub struct Outcome(Option<Tell>);
+
+type Tell = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
 
 impl Outcome {
     /// Calls this, once.

@@ -41,6 +41,7 @@ async fn urgent_bundles_overtake_waiting_ones() {
     }
 }
 
+/// RFC 9171 §5.5: a bundle whose lifetime is over is deleted, and that is reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expired_bundles_are_deleted_and_reported() {
     let a = TestNode::start("dtn://a/", &peer("dtn://b/", None, "")).await;
@@ -51,6 +52,7 @@ async fn expired_bundles_are_deleted_and_reported() {
     assert_eq!((a.status().totals.given_up, a.files()), (1, 0));
 }
 
+/// RFC 9171 §4.2.3, §5.1: reception, forwarding, delivery and deletion are reported to who asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_kind_of_report_comes_back() {
     let b_address = free_address();
@@ -80,6 +82,7 @@ async fn each_kind_of_report_comes_back() {
     }
 }
 
+/// RFC 9171 §5.8, §5.9: what nodes on the way have cut, twice, comes together at the destination.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fragments_come_together_at_the_destination() {
     let c = TestNode::start("dtn://c/", &peer("dtn://b/", None, "")).await;

@@ -10,6 +10,8 @@ async fn node() -> TestNode {
     TestNode::start_with("dtn://a/", "quota = \"1MB\"", &peer("dtn://b/", None, "")).await
 }
 
+/// RFC 9174 §5.2.4: what is no bundle is refused as not acceptable, what does not fit for lack of resources,
+/// and the session continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unacceptable_transfers_are_refused_and_the_session_continues() {
     let a = node().await;
@@ -54,6 +56,7 @@ async fn a_close_within_a_transfer_leaves_nothing() {
     assert_eq!(number(&a.receive("in").await), 1);
 }
 
+/// RFC 9171 §5.9: fragments that contradict each other do not mix.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fragments_that_contradict_each_other_do_not_mix() {
     let a = node().await;

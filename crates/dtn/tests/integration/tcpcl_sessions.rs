@@ -53,6 +53,7 @@ async fn a_runtime_of_one_thread_does_too() {
     both_ways(plain, &[1 << 20, 5]).await;
 }
 
+/// RFC 9174 §4.4.2: with TLS a peer proves its node ID by its certificate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_peers_identity_is_claimed_and_with_tls_proven() {
     for (nodes, proven) in plain_and_tls().await.into_iter().zip([false, true]) {
@@ -141,6 +142,7 @@ async fn the_wrong_node_is_turned_away_on_both_sides() {
     assert!(end.reason.contains("does not want this session: contact failure"), "{end}");
 }
 
+/// RFC 9174 §4.4: where TLS is demanded and not possible there is no session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_that_is_not_possible_says_why_at_both_ends() {
     let ids = Ids::new(&["dtn://one/", "dtn://two/", "dtn://moon/"]);
@@ -181,6 +183,7 @@ async fn tls_that_is_not_possible_says_why_at_both_ends() {
     }
 }
 
+/// RFC 9174 §4.3, §4.4: TLS is spoken where both sides can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_that_is_optional_is_spoken_where_both_can() {
     let ids = Ids::new(&BOTH);

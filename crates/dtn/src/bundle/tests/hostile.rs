@@ -2,6 +2,7 @@
 
 use super::*;
 
+/// RFC 9171 §4.1, §4.3: bytes that are not a bundle are refused, each for its reason.
 #[test]
 fn refusals_give_their_reason() {
     let good = foreign(CrcType::None, &[]);
@@ -52,6 +53,7 @@ fn heads_are_bounded() {
     assert!(problem(&foreign(CrcType::None, &blocks)).contains("more than 128"));
 }
 
+/// RFC 9171 §4.3.1: a fragment that is longer than what it is a part of is malformed.
 #[test]
 fn a_fragment_lies_within_its_whole() {
     let mut part = fragment::cut(&bundle(b"hello"), 2..5).unwrap();

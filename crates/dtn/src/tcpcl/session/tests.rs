@@ -147,6 +147,7 @@ fn term(reply: bool, reason: TermReason) -> Message {
     Message::SessTerm { reply, reason }
 }
 
+/// RFC 9174 §4.1, §4.7: the active side sends first, and the smaller keepalive interval and the MRUs apply.
 #[test]
 fn the_active_peer_sends_first_and_the_smaller_proposals_apply() {
     let mut active = Session::new(Role::Active, settings(), "peer:4556".into(), at(0));
@@ -184,6 +185,7 @@ fn configured_knowledge_of_a_peer_overrides_its_own_claims() {
     assert_eq!(next, NextSegment { len: 350, end: false });
 }
 
+/// RFC 9174 §4.6: a peer with another node ID than expected is turned away.
 #[test]
 fn a_peer_that_is_not_the_expected_one_is_turned_away() {
     for (node, why) in [
@@ -217,6 +219,7 @@ fn the_host_may_turn_a_peer_away() {
     assert_eq!(line.written(), [term(false, TermReason::CONTACT_FAILURE)]);
 }
 
+/// RFC 9174 §4.2, §4.3: another protocol, and another version of this one, are told apart.
 #[test]
 fn another_protocol_and_another_version_are_told_apart() {
     let mut line = Timeline::new(settings());
@@ -229,6 +232,7 @@ fn another_protocol_and_another_version_are_told_apart() {
     assert_eq!(line.written(), [term(false, TermReason::VERSION_MISMATCH)]);
 }
 
+/// RFC 9174 §4.8: a critical session extension item that is not known ends the session.
 #[test]
 fn a_critical_session_extension_ends_the_session_but_for_the_lenient() {
     let mut insistent = init("dtn://them/");
@@ -256,6 +260,7 @@ fn a_handshake_has_thirty_seconds_in_all() {
     line.is_over("no SESS_INIT within 30 s");
 }
 
+/// RFC 9174 §5.1.1: keepalives are sent, and a peer that is silent for two intervals is given up.
 #[test]
 fn silence_for_two_intervals_ends_the_session_and_half_of_one_makes_a_keepalive() {
     let mut line = Timeline::established(settings());
@@ -278,6 +283,7 @@ fn a_disk_that_takes_its_time_is_no_silence_of_the_peer() {
     assert_eq!(line.reason(), "");
 }
 
+/// RFC 9174 §5.2.3: each segment is acknowledged when it is stored, the last one when the bundle is.
 #[test]
 fn each_segment_is_acknowledged_when_it_is_stored_and_the_last_when_all_is_finished() {
     let mut line = Timeline::established(settings());
@@ -301,6 +307,7 @@ fn two_segments_in_one_read_are_both_answered() {
     assert_eq!(line.written().len(), 3);
 }
 
+/// RFC 9174 §5.1.2, §5.2.2: segments that do not belong to a transfer are rejected as unexpected.
 #[test]
 fn segments_that_do_not_belong_end_the_session() {
     let one = segment(1, true, false, 0);
@@ -330,6 +337,8 @@ fn refusals(line: &mut Timeline) -> Vec<(u64, Refusal)> {
     line.written().into_iter().filter_map(refusal).collect()
 }
 
+/// RFC 9174 §5.2.4: segments of a refused transfer that were on their way are refused, and the next transfer
+/// counts.
 #[test]
 fn each_further_segment_of_a_refused_transfer_is_refused_and_the_next_transfer_counts() {
     let mut line = Timeline::established(settings());
@@ -348,6 +357,7 @@ fn each_further_segment_of_a_refused_transfer_is_refused_and_the_next_transfer_c
     assert_eq!(line.data(segment(4, true, true, 1), 1).last().unwrap(), "Complete");
 }
 
+/// RFC 9174 §5.2.5.1: a transfer that does not have the length that it announced is refused.
 #[test]
 fn lies_about_lengths_are_refused() {
     let mut line = Timeline::established(settings());
@@ -371,6 +381,7 @@ fn lies_about_lengths_are_refused() {
     assert_eq!(line.reason(), "");
 }
 
+/// RFC 9174 §5.2.5: critical transfer extension items that are not known are refused.
 #[test]
 fn extensions_that_are_not_understood_are_refused_but_for_the_lenient() {
     let strange = TransferExtensions { length: Some(2), critical_unknown: true, malformed: true };
@@ -392,6 +403,8 @@ fn send(line: &mut Timeline, lengths: &[u64]) {
     }
 }
 
+/// RFC 9174 §5.2.2, §5.2.5.1: a transfer is cut to the peer's segment MRU, and says its length if it has
+/// several segments.
 #[test]
 fn a_transfer_is_cut_to_the_peers_segments_and_says_its_length_if_it_has_several() {
     let mut line = Timeline::established(settings());
@@ -445,6 +458,7 @@ fn acknowledgements_of_unsent_data_end_the_session() {
     }
 }
 
+/// RFC 9174 §5.2.4: a transfer that the peer refuses is not continued.
 #[test]
 fn a_refused_transfer_is_not_continued() {
     let mut line = Timeline::established(settings());
@@ -488,6 +502,7 @@ fn an_acknowledgement_repeats_the_flags_of_its_segment() {
     assert_eq!(line.written(), [Message::Ack { flags, id: 1, len: 4 }]);
 }
 
+/// RFC 9174 §5.2.3: answers wait until the bundle is stored, and keep the order of the transfers.
 #[test]
 fn answers_wait_for_outcomes_and_keep_their_order() {
     let mut line = Timeline::established(settings());
@@ -578,6 +593,7 @@ fn unread_answers_are_bounded() {
     line.is_over("sends but does not read");
 }
 
+/// RFC 9174 §6.1: an ending session finishes the transfers that have begun, and begins none.
 #[test]
 fn an_ending_session_finishes_started_transfers_only() {
     let mut line = Timeline::established(settings());
@@ -598,6 +614,7 @@ fn an_ending_session_finishes_started_transfers_only() {
     assert!(line.session.end().unwrap().in_order, "{}", line.reason());
 }
 
+/// RFC 9174 §6.1: a peer that ends the session is answered and waited for.
 #[test]
 fn a_peer_that_ends_the_session_is_answered_and_waited_for() {
     let mut line = Timeline::established(settings());
@@ -640,6 +657,8 @@ fn a_closed_connection_reports_its_losses() {
     line.is_over("without a word");
 }
 
+/// RFC 9174 §5.1.2, §6.1: messages before SESS_INIT, and a second one, are rejected; a SESS_TERM is answered
+/// also then.
 #[test]
 fn early_or_repeated_messages_end_the_session() {
     for (message, why) in [
