@@ -99,6 +99,9 @@ pub struct NodeSettings {
     /// Whether it sends the status reports that bundles request.
     #[serde(default = "yes")]
     pub status_reports: bool,
+    /// The service that sends back what comes to it; by default `echo`, or 2047 of an `ipn` node. An empty name
+    /// turns it off.
+    pub echo: Option<String>,
     /// The account, USER or USER:GROUP, that a node started by root drops to.
     pub user: Option<String>,
 }
@@ -212,6 +215,15 @@ impl NodeConfig {
     /// Everything in it that is not accepted.
     pub fn of(document: &Document) -> Result<Checked<Self>, ConfigError> {
         document.clone().with_examples(EXAMPLES).read_checked(Self::check)
+    }
+
+    /// Whether an outlet delivers the bundles of this service.
+    pub(crate) fn has_outlet(&self, service: &str) -> bool {
+        self.outlets.iter().any(|outlet| {
+            let (EgressSettings::Http { service: other, .. } | EgressSettings::Folder { service: other, .. }) =
+                outlet;
+            other == service
+        })
     }
 
     fn resolve(&mut self, folder: &Path) {

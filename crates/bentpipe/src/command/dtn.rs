@@ -5,6 +5,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 
 mod identity;
+mod ping;
 mod recv;
 mod run;
 mod send;
@@ -23,6 +24,7 @@ enum Command {
     Send(send::Send),
     Recv(recv::Recv),
     Status(status::Status),
+    Ping(ping::Ping),
     Identity(identity::Identity),
 }
 
@@ -41,6 +43,7 @@ impl Dtn {
             Command::Send(send) => send.run(),
             Command::Recv(recv) => recv.run(),
             Command::Status(status) => status.run(),
+            Command::Ping(ping) => ping.run(),
             Command::Identity(identity) => identity.run(),
         }
     }

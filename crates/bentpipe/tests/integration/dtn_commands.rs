@@ -153,6 +153,50 @@ fn sending_can_wait_for_the_application_and_is_encrypted_between_certificates() 
 }
 
 #[test]
+fn a_files_name_travels_and_replaces_nothing() {
+    let folder = folder();
+    let (gateway, train) = pair(folder.path(), false);
+    let (file, inbox) = (folder.path().join("report.pdf"), folder.path().join("inbox"));
+    fs::create_dir(&inbox).unwrap();
+    let [path, into] = [&file, &inbox].map(|path| path.to_str().unwrap());
+    for (content, more) in [("one", &[][..]), ("two", &[]), ("three", &["--name", "minutes.txt"])] {
+        fs::write(&file, content).unwrap();
+        let arguments = ["dtn", "send", path, "dtn://train/files", "--socket", &gateway.socket];
+        success(&bentpipe(&[&arguments[..], more].concat()));
+    }
+    let receive = ["--into", into, "--count", "3", "--wait", "60s", "--socket", &train.socket];
+    let text = success(&bentpipe(&[&["dtn", "recv", "files"][..], &receive].concat()));
+    assert!(text.contains("/inbox/report-2.pdf  3 bytes from dtn://gateway/"), "{text}");
+    for (name, content) in [("report.pdf", "one"), ("report-2.pdf", "two"), ("minutes.txt", "three")] {
+        assert_eq!(fs::read_to_string(inbox.join(name)).unwrap(), content);
+    }
+    assert_eq!(fs::read_dir(&inbox).unwrap().count(), 3);
+    assert_misuse(&["dtn", "send", path, "dtn://train/files", "--name", "../up"], &["not a file's name"]);
+}
+
+#[test]
+fn a_ping_shows_how_long_it_took_and_a_trace_which_way() {
+    let folder = folder();
+    let (gateway, _train) = pair(folder.path(), false);
+    let of = |more: &[&str]| bentpipe(&[&["dtn", "ping", "--socket", &gateway.socket][..], more].concat());
+    let text = success(&of(&["dtn://train/", "-c", "3", "-i", "50ms", "-w", "60s"]));
+    for part in [
+        "64 bytes from dtn://train/echo: bundle 2 after",
+        "3 bundles sent, 3 answers, 0% without",
+        "round trip: ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let text = success(&of(&["dtn://train/echo", "-c", "1", "-s", "1000", "-w", "60s", "--trace"]));
+    for part in ["1000 bytes", "received by dtn://gateway/", "received by dtn://train/"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let nobody = of(&["dtn://nobody/", "-c", "1", "-w", "200ms"]);
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&nobody.stdout).contains("0 answers, 100% without"), "{nobody:?}");
+}
+
+#[test]
 fn impossible_values_are_refused_with_the_reason() {
     let folder = folder();
     let path = folder.path().display().to_string();

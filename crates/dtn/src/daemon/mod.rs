@@ -126,6 +126,12 @@ impl Prepared {
         let http_addresses = http_addresses.map_err(NodeError::system("listen for HTTP PUTs".into()))?;
         transfer::start(&node, &config, http_listeners, &mut services).await?;
         services.spawn(node.clone().run_janitor());
+        let echo = node.echo_endpoint(config.node.echo.as_deref());
+        let echo = echo.map_err(|error| NodeError::Service(format!("node.echo: {error}")))?;
+        // An outlet of the same name is what the operator wants.
+        if let Some(endpoint) = echo.filter(|echo| !config.has_outlet(&echo.service().unwrap_or_default())) {
+            services.spawn(node.clone().run_echo(endpoint));
+        }
         for peer in node.peers() {
             sessions.spawn(context.clone().connect(peer.settings.id.clone()));
         }

@@ -36,9 +36,9 @@ pub enum NodeError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// This node cannot have the service of an outlet.
-    #[error("an outlet: {0}")]
-    Outlet(String),
+    /// This node cannot have a service that the configuration names.
+    #[error("{0}")]
+    Service(String),
     /// Another node listens at the socket.
     #[error("another node answers at {0}; give each node its own node.socket")]
     SocketTaken(PathBuf),

@@ -17,6 +17,7 @@ use crate::{DtnTime, Eid};
 
 mod acceptance;
 mod counters;
+mod echo;
 mod error;
 mod forwarding_queue;
 mod janitor;
@@ -32,6 +33,7 @@ mod status;
 use acceptance::Acceptance;
 use counters::Counters;
 pub use counters::Counts;
+pub use echo::default_service as default_echo_service;
 pub use error::NodeError;
 use forwarding_queue::ForwardingQueue;
 use passed_on::PassedOn;
@@ -453,7 +455,7 @@ impl Node {
         }
         let Some(report) = Report::of(bundle, status, reason, clock()) else { return };
         if self.is_mine(&bundle.report_to) {
-            return self.note(&report);
+            return self.note(&self.0.me, &report);
         }
         if let Err(error) = self.send_report(bundle, &report) {
             tracing::warn!("cannot report that {} was {status}: {error}", bundle.id);
@@ -482,7 +484,10 @@ impl Node {
 
     fn receive_report(&self, bundle: &Bundle, payload: &Payload) {
         match reports::read(&self.0.store, payload) {
-            Ok(AdminRecord::Reports(reports)) => reports.iter().for_each(|report| self.note(report)),
+            Ok(AdminRecord::Reports(reports)) => {
+                let node = bundle.id.source.node();
+                reports.iter().for_each(|report| self.note(&node, report));
+            }
             Ok(AdminRecord::Other(kind)) => {
                 self.0.counters.unknown_records.add(1);
                 tracing::warn!(
@@ -496,9 +501,10 @@ impl Node {
         }
     }
 
-    fn note(&self, report: &Report) {
-        tracing::debug!("report: {} was {}", report.subject, report.status);
-        self.0.reports.lock().unwrap_or_else(PoisonError::into_inner).note(report);
+    /// Keeps what a node reports.
+    fn note(&self, node: &Eid, report: &Report) {
+        tracing::debug!("{node} reports: {} was {}", report.subject, report.status);
+        self.0.reports.lock().unwrap_or_else(PoisonError::into_inner).note(node, report);
         self.0.arrivals.notify_waiters();
     }
 

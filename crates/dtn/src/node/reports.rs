@@ -5,6 +5,7 @@ use std::io::Read;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Eid;
 use crate::bundle::BundleId;
 use crate::bundle::report::{AdminRecord, RECORD_LIMIT, Report};
 use crate::store::{Payload, Store};
@@ -24,6 +25,9 @@ pub(crate) struct ReportLog {
 /// A reported event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportedEvent {
+    /// The node that reports it.
+    #[serde(default)]
+    pub node: String,
     /// The bundle or fragment.
     pub subject: String,
     /// The event: received, forwarded, delivered or deleted.
@@ -35,7 +39,7 @@ pub struct ReportedEvent {
 }
 
 impl ReportLog {
-    pub(crate) fn note(&mut self, report: &Report) {
+    pub(crate) fn note(&mut self, node: &Eid, report: &Report) {
         let id = report.subject.whole();
         if !self.of.contains_key(&id) {
             if self.order.len() == MAX_BUNDLES
@@ -48,6 +52,7 @@ impl ReportLog {
         let events = self.of.entry(id).or_default();
         if events.len() < MAX_OF_ONE {
             events.push(ReportedEvent {
+                node: node.to_string(),
                 subject: report.subject.to_string(),
                 status: report.status.to_string(),
                 reason: report.reason.to_string(),

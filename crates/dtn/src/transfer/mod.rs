@@ -67,7 +67,7 @@ pub(crate) async fn start(
     }
     let outlet = |service: &str, from: &EidPattern, undelivered: &Option<PathBuf>| {
         let endpoint = node.id().with_service(service);
-        let endpoint = endpoint.map_err(|error| NodeError::Outlet(error.to_string()))?;
+        let endpoint = endpoint.map_err(|error| NodeError::Service(format!("an outlet: {error}")))?;
         let folder = undelivered.clone().unwrap_or_else(|| config.node.store.join("undelivered"));
         let undelivered = Undelivered::new(folder, config.node.quota.get());
         Ok::<_, NodeError>(Outlet { node: node.clone(), endpoint, from: from.clone(), undelivered })

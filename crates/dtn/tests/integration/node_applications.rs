@@ -202,6 +202,38 @@ async fn a_long_payload_ends_a_reply_and_what_was_not_read_is_delivered_again() 
     assert_eq!(number(&again[0].payload), 2);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_echo_service_answers_everybody_but_its_like() {
+    let b_address = free_address();
+    let c =
+        TestNode::start("dtn://c/", &(peer("dtn://b/", Some(b_address), "") + &route("*", "dtn://b/"))).await;
+    let ends = peer("ipn:1.0", None, "") + &peer("dtn://c/", Some(c.address()), "");
+    let b = TestNode::start("dtn://b/", &(listen(b_address) + &ends)).await;
+    let way = peer("dtn://b/", Some(b.address()), "") + &route("*", "dtn://b/");
+    let a = TestNode::start("ipn:1.0", &way).await;
+    let all = ("report", "reception,forwarding,delivery");
+    let sent = a.send("dtn://c/echo", bytes(1, 3000), &[("service", "9"), all]).await;
+    assert_eq!(number(&a.receive("9").await), 1);
+    // Who has had it, and in which order.
+    let events = a.until_reported(&sent.id, |events| events.len() == 6).await;
+    let received: Vec<&str> =
+        events.iter().filter(|event| event.status == "received").map(|event| event.node.as_str()).collect();
+    assert_eq!(received, ["ipn:1.0", "dtn://b/", "dtn://c/"]);
+    assert!(events.iter().any(|event| (&*event.status, &*event.node) == ("delivered", "dtn://c/")));
+    c.send("ipn:1.2047", bytes(2, 10), &[("service", "asks")]).await;
+    assert_eq!(number(&c.receive("asks").await), 2);
+    // Two echo services would never come to an end; what is long is too much.
+    c.send("dtn://b/echo", bytes(3, 10), &[("service", "echo")]).await;
+    c.send("dtn://b/echo", bytes(5, 70_000), &[("service", "asks")]).await;
+    assert_eq!(c.receive_within("asks", Duration::from_millis(300)).await, None);
+    for node in [&a, &b, &c] {
+        node.until_empty().await;
+    }
+    let quiet = TestNode::start_with("dtn://d/", "echo = \"\"", "").await;
+    quiet.send("dtn://d/echo", bytes(1, 10), &[]).await;
+    assert_eq!(number(&quiet.receive("echo").await), 1);
+}
+
 /// A request as somebody writes it by hand: the status, and the body of the reply.
 async fn raw(node: &TestNode, method: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = tokio::net::UnixStream::connect(node.client().socket()).await.unwrap();
