@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::node_common::fake::{Fake, bundle, encoded};
+use crate::node_common::fake::{Fake, bundle, decoded, encoded};
 use crate::node_common::*;
 use bentpipe_dtn::bundle::report::{AdminRecord, ReasonCode, Report, Status};
-use bentpipe_dtn::bundle::{Bundle, Decoder, Fragment, HopCount, Piece};
+use bentpipe_dtn::bundle::{Bundle, Fragment, HopCount};
 use bentpipe_dtn::tcpcl::Refusal;
 use bentpipe_dtn::{DtnTime, Eid};
 
@@ -26,21 +26,6 @@ fn eid(text: &str) -> Eid {
     text.parse().unwrap()
 }
 
-/// A bundle from its bytes.
-fn read(wire: &[u8]) -> (Bundle, Vec<u8>) {
-    let (mut decoder, mut head, mut payload, mut rest) = (Decoder::new(), None, Vec::new(), wire);
-    loop {
-        let (taken, piece) = decoder.feed(rest).unwrap();
-        rest = &rest[taken..];
-        match piece {
-            Piece::Head(bundle) => head = Some(*bundle),
-            Piece::Payload(part) => payload.extend_from_slice(part),
-            Piece::End => {}
-            Piece::More => return (head.unwrap(), payload),
-        }
-    }
-}
-
 /// An extension block as it is written, without a CRC.
 fn block(kind: u8, flags: u8, content: &[u8]) -> Vec<u8> {
     [&[0x85, 0x18, kind, 2, flags, 0, 0x40 + content.len() as u8][..], content].concat()
@@ -58,7 +43,7 @@ fn with_block(bundle: &Bundle, payload: &[u8], block: &[u8]) -> Vec<u8> {
 async fn reports(b: &mut Fake, count: usize) -> Vec<(Status, ReasonCode)> {
     let mut seen = Vec::new();
     while seen.len() < count {
-        let (bundle, payload) = read(&b.receive().await.1);
+        let (bundle, payload) = decoded(&b.receive().await.1);
         assert!(bundle.is_admin, "{bundle:?}");
         let AdminRecord::Reports(reports) = Report::parse(&payload).unwrap() else { panic!("{payload:?}") };
         seen.extend(reports.into_iter().map(|report| (report.status, report.reason)));
@@ -191,7 +176,7 @@ async fn what_is_not_acceptable_is_offered_once() {
     drop(b);
     let mut b = Fake::connect(a.address(), "dtn://b/").await;
     a.send("dtn://z/in", bytes(2, 100), &[]).await;
-    assert_eq!(number(&read(&b.receive().await.1).1), 2);
+    assert_eq!(number(&decoded(&b.receive().await.1).1), 2);
     assert!(tokio::time::timeout(QUIET, b.receive()).await.is_err(), "it was offered again");
     assert_eq!(a.status().store.bundles, 1);
 }
@@ -236,7 +221,7 @@ async fn a_bundle_that_comes_back_does_not_go_around_again() {
     let onwards = encoded(&bundle("dtn://s/x", 1, "dtn://z/in", 100), &bytes(1, 100));
     assert_eq!(c.transfer(&onwards).await, Some(Ok(())));
     let (_, wire) = b.receive().await;
-    let (bundle, _) = read(&wire);
+    let (bundle, _) = decoded(&wire);
     assert_eq!(bundle.hops, Some(HopCount { limit: 255, count: 1 }), "a limit ends all circles");
     a.until(|status| status.totals.sent == 1).await;
     // Its previous node repeats it: a duplicate.
@@ -255,7 +240,7 @@ async fn reports_have_a_hop_limit() {
     let mut asked = bundle("dtn://b/x", 1, "dtn://a/in", 8);
     reported(&mut asked);
     assert_eq!(b.transfer(&encoded(&asked, &bytes(1, 8))).await, Some(Ok(())));
-    let (report, _) = read(&b.receive().await.1);
+    let (report, _) = decoded(&b.receive().await.1);
     assert!(report.is_admin);
     assert_eq!(report.hops, Some(HopCount { limit: 32, count: 1 }));
 }
@@ -274,7 +259,7 @@ async fn ipn_endpoints_with_three_numbers_are_spoken() {
     let three = [0x82, 0x02, 0x83, 0x1a, 0x00, 0x0e, 0xe8, 0x68, 0x01, 0x07];
     assert!(wire.windows(three.len()).any(|window| window == three));
     assert_eq!(b.transfer(&wire).await, Some(Ok(())));
-    let (report, payload) = read(&b.receive().await.1);
+    let (report, payload) = decoded(&b.receive().await.1);
     assert_eq!((report.destination.to_string(), report.is_admin), ("ipn:977000.2.6".into(), true));
     assert_eq!(report.id.source.to_string(), "ipn:977000.1.0");
     let AdminRecord::Reports(reports) = Report::parse(&payload).unwrap() else { panic!() };

@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::node_common::fake::{Fake, bundle, encoded};
+use crate::node_common::fake::{Fake, bundle, decoded, encoded};
 use crate::node_common::*;
 use bentpipe_dtn::bundle::report::{AdminRecord, ReasonCode, Report, Status};
 use bentpipe_dtn::bundle::security::{ConfidentialityKey, IV_LEN, IntegrityKey};
-use bentpipe_dtn::bundle::{Bundle, Decoder, Piece, fragment};
+use bentpipe_dtn::bundle::{Bundle, fragment};
 use bentpipe_dtn::config::SecuritySettings;
 use bentpipe_dtn::node::Policies;
 use bentpipe_dtn::{Eid, EidPattern};
@@ -88,23 +88,9 @@ fn encrypted(mut bundle: Bundle, payload: &[u8]) -> (Bundle, Vec<u8>) {
     (bundle, text)
 }
 
-fn read(wire: &[u8]) -> (Bundle, Vec<u8>) {
-    let (mut decoder, mut head, mut payload, mut rest) = (Decoder::new(), None, Vec::new(), wire);
-    loop {
-        let (taken, piece) = decoder.feed(rest).unwrap();
-        rest = &rest[taken..];
-        match piece {
-            Piece::Head(bundle) => head = Some(*bundle),
-            Piece::Payload(part) => payload.extend_from_slice(part),
-            Piece::End => {}
-            Piece::More => return (head.unwrap(), payload),
-        }
-    }
-}
-
 /// The reason of the deletion that is reported to `dtn://b/`.
 async fn deletion(b: &mut Fake) -> ReasonCode {
-    let (_, payload) = read(&b.receive().await.1);
+    let (_, payload) = decoded(&b.receive().await.1);
     let AdminRecord::Reports(reports) = Report::parse(&payload).unwrap() else { panic!("{payload:?}") };
     assert_eq!(reports[0].status, Status::Deleted);
     reports[0].reason
@@ -194,11 +180,11 @@ async fn a_bundle_of_false_integrity_is_not_delivered() {
     let payload = bytes(1, 200_000);
     assert_eq!(b.transfer(&with_integrity(sent(1, &payload), &payload)).await, Some(Ok(())));
     assert_eq!(number(&a.receive("in").await), 1);
-    let (mut changed, _) = read(&with_integrity(sent(2, &payload), &payload));
+    let (mut changed, _) = decoded(&with_integrity(sent(2, &payload), &payload));
     changed.lifetime += Duration::from_secs(1);
     let mut other = payload.clone();
     other[100_000] ^= 1;
-    let (unchanged, _) = read(&with_integrity(sent(3, &payload), &payload));
+    let (unchanged, _) = decoded(&with_integrity(sent(3, &payload), &payload));
     for wire in [encoded(&changed, &payload), encoded(&unchanged, &other)] {
         assert_eq!(b.transfer(&wire).await, Some(Ok(())));
         assert_eq!(deletion(&mut b).await, ReasonCode::FAILED_SECURITY_OPERATION);
@@ -236,7 +222,7 @@ async fn integrity_without_a_key_is_not_checked() {
     let a = node("").await;
     let mut b = Fake::connect(a.address(), "dtn://b/").await;
     let payload = bytes(1, 100);
-    let (mut changed, _) = read(&with_integrity(sent(1, &payload), &payload));
+    let (mut changed, _) = decoded(&with_integrity(sent(1, &payload), &payload));
     changed.lifetime += Duration::from_secs(1);
     assert_eq!(b.transfer(&encoded(&changed, &payload)).await, Some(Ok(())));
     assert_eq!(number(&a.receive("in").await), 1);
@@ -327,7 +313,7 @@ async fn what_leaves_a_source_is_protected() {
     a.send("dtn://b/in", payload.clone(), &[]).await;
     let (_, wire) = b.receive().await;
     assert!(!wire.windows(16).any(|window| window == &payload[..16]));
-    let (mut bundle, mut text) = read(&wire);
+    let (mut bundle, mut text) = decoded(&wire);
     bundle.decrypt(&aes_key(), &mut text).unwrap();
     bundle.check_integrity(&hmac_key(), true, || &text[..]).unwrap();
     assert_eq!(text, payload);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bentpipe_dtn::DtnTime;
-use bentpipe_dtn::bundle::Bundle;
+use bentpipe_dtn::bundle::{Bundle, Decoder, Piece};
 use bentpipe_dtn::tcpcl::Refusal;
 use bentpipe_dtn::tcpcl::message::{Message, SegmentFlags, SegmentHead, SessInit, TransferExtensions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -180,4 +180,19 @@ pub fn encoded(bundle: &Bundle, payload: &[u8]) -> Vec<u8> {
     let mut tail = bundle.tail();
     tail.update(payload);
     [&bundle.head()[..], payload, &tail.finish()].concat()
+}
+
+/// The other way around.
+pub fn decoded(wire: &[u8]) -> (Bundle, Vec<u8>) {
+    let (mut decoder, mut head, mut payload, mut rest) = (Decoder::new(), None, Vec::new(), wire);
+    loop {
+        let (taken, piece) = decoder.feed(rest).unwrap();
+        rest = &rest[taken..];
+        match piece {
+            Piece::Head(bundle) => head = Some(*bundle),
+            Piece::Payload(part) => payload.extend_from_slice(part),
+            Piece::End => {}
+            Piece::More => return (head.unwrap(), payload),
+        }
+    }
 }
