@@ -350,7 +350,7 @@ impl Entry {
     fn word(&self) -> &'static str {
         match self.status {
             Status::Parked(_) if !self.closed.is_empty() => {
-                "waiting for a route around peers that refused it"
+                "waiting for another route: peers have refused it, or have had it"
             }
             _ => self.status.word(),
         }
