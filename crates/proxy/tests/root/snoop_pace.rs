@@ -135,7 +135,9 @@ fn a_short_request_does_not_wait_behind_a_download() {
     short.0.set_nodelay(true).unwrap();
     // A moment in which the machine does something else may end slow start before that much waits.
     let mut bulk = Exchange::start(net.connection(&listener), 6_000_000);
+    let start = Instant::now();
     while !reaches(&mut daemon, &bulk, 400_000) {
+        assert!(start.elapsed() < PATIENCE, "no download of {:?} has filled the queue", start.elapsed());
         bulk.expect_identical();
         bulk = Exchange::start(net.connection(&listener), 6_000_000);
     }
