@@ -346,7 +346,9 @@ fn the_peer_is_asked_without_a_session() {
     let answer = ask(0);
     assert!(answer.ok && !answer.warning && answer.found.contains("10.77.3.2 answers after"), "{answer:?}");
     assert!(answer.found.contains("packets of up to 1436 bytes fit"), "{answer:?}");
-    let other = ask(1);
+    // A busy machine may not answer within the time that it has.
+    let mut asked = std::iter::repeat_with(|| ask(1)).take(3);
+    let other = asked.find(|check| !check.warning).expect("the peer answers");
     assert!(!other.ok && other.found.contains("the peer has another key"), "{other:?}");
     assert_eq!(far.counter("sessions"), 0);
     let mut near = scene.near.try_daemon(&config(1, &key_file(0))).unwrap();
