@@ -146,7 +146,7 @@ async fn next(node: &Node, options: &SendOptions, input: &mut Input) -> Result<O
         .map_err(|error| format!("{:?} is no line of a bundle: {error}", String::from_utf8_lossy(&line)))?;
     let options = SendOptions {
         destination: line.destination.unwrap_or_else(|| options.destination.clone()),
-        file_name: line.name,
+        file_name: line.name.or_else(|| options.file_name.clone()),
         ..options.clone()
     };
     let (done, outcome) = oneshot::channel();

@@ -9,6 +9,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -72,12 +73,25 @@ impl Acceptance {
 }
 
 fn run(jobs: &Receiver<Committed>) {
-    for Committed { node, outcome, work, mut claim, done } in jobs {
+    for committed in jobs {
+        // A fault with one bundle must not end the thread: nothing would be accepted any more. The session that
+        // has brought it asks for it again when `done` is dropped uncalled.
+        let ended = catch_unwind(AssertUnwindSafe(|| committed.settle()));
+        if ended.is_err() {
+            tracing::error!(
+                "this node has failed after it had stored a bundle, and goes on; the panic above says where"
+            );
+        }
+    }
+}
+
+impl Committed {
+    fn settle(self) {
+        let Self { node, outcome, work, mut claim, done } = self;
         claim.is_kept = outcome.is_ok();
         if let Err(error) = outcome {
             drop(claim);
-            done(Err(error.into()));
-            continue;
+            return done(Err(error.into()));
         }
         match work {
             Work::Kept(record) => node.kept(record, claim, done),

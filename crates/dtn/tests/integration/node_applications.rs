@@ -105,7 +105,8 @@ async fn many_bundles_in_one_request_arrive_in_one_reply() {
     let to_b = [("destination", "dtn://b/in".to_owned())];
     let payloads: Vec<Vec<u8>> = (0..300).map(|number| bytes(number, 8 + number as usize * 7)).collect();
     let payloads: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
-    let sent = a.client().send_all(&to_b, &payloads).await.unwrap();
+    let named = [&to_b[..], &[("name", "part.bin".to_owned())]].concat();
+    let sent = a.client().send_all(&named, &payloads).await.unwrap();
     let ids: Vec<String> = sent
         .into_iter()
         .map(|bundle| match bundle {
@@ -121,6 +122,7 @@ async fn many_bundles_in_one_request_arrive_in_one_reply() {
         let keys: Vec<u64> = received.iter().map(|bundle| bundle.line.key).collect();
         for bundle in received {
             assert_eq!(bundle.payload.as_ref(), payloads[number(&bundle.payload) as usize]);
+            assert_eq!(bundle.line.name.as_deref(), Some("part.bin"));
             seen.push(bundle.line.id);
         }
         let answer = client.acknowledge_all(&[&keys[..], &[u64::MAX]].concat()).await.unwrap();
