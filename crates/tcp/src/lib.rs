@@ -25,7 +25,6 @@ mod delivery_rate;
 mod endpoint;
 mod handshake;
 mod metrics;
-mod ranges;
 mod receiver;
 pub mod recovery;
 mod right_sizing;

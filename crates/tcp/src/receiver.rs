@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use bentpipe_units::Time;
+use bentpipe_units::{Ranges, Time};
 
-use crate::ranges::Ranges;
 use crate::right_sizing::RightSizing;
 use crate::segment::{MAX_SACK_BLOCKS, SackBlocks, sequence_of};
 

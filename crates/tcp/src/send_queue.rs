@@ -5,12 +5,11 @@ mod by_time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bentpipe_units::Time;
+use bentpipe_units::{Ranges, Time};
 
 pub(crate) use by_time::{Departure, Detected};
 
 use crate::delivery_rate::Snapshot;
-use crate::ranges::Ranges;
 
 /// RFC 5681's and RFC 6675's DupThresh: this many segments beyond a hole make it a loss.
 pub(crate) const DUP_THRESH: u64 = 3;

@@ -1,5 +1,7 @@
 //! Quantities of satellite networking as people write them: `10Mbit/s`, `600ms`, `1%`, `64KiB`.
 //!
+//! Beside them [`Ranges`], a set of byte ranges.
+//!
 //! A value that exists is valid: text is always parsed, and a parse error has the accepted forms. No type
 //! here uses a clock; [`Time`] is a point on the caller's time line.
 #![forbid(unsafe_code)]
@@ -12,12 +14,14 @@ use std::str::FromStr;
 mod bytes;
 pub mod human;
 mod probability;
+mod ranges;
 mod rate;
 mod span;
 mod time;
 
 pub use bytes::ByteCount;
 pub use probability::Probability;
+pub use ranges::Ranges;
 pub use rate::Rate;
 pub use span::Span;
 pub use time::Time;

@@ -1,4 +1,5 @@
-//! A set of byte ranges of a stream: those that arrived out of order, or were selectively acknowledged.
+//! A set of byte ranges: of a stream or a block, those that arrived out of order, or were selectively
+//! acknowledged.
 
 use std::collections::VecDeque;
 
@@ -7,33 +8,38 @@ use std::collections::VecDeque;
 /// Ranges are few beside the bytes in them, so they lie in a sorted queue: finding one takes O(log n), and
 /// taking away from the front, which is what a cumulative acknowledgement does, O(1).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Ranges {
+pub struct Ranges {
     ranges: VecDeque<(u64, u64)>,
     bytes: u64,
 }
 
 impl Ranges {
     /// Bytes in the set.
-    pub(crate) fn bytes(&self) -> u64 {
+    #[inline]
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no byte is in the set.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
     /// The ranges, ascending.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().copied()
     }
 
     /// The end of the last range.
-    pub(crate) fn end(&self) -> Option<u64> {
+    #[inline]
+    pub fn end(&self) -> Option<u64> {
         self.ranges.back().map(|range| range.1)
     }
 
     /// The range that contains `offset`.
-    pub(crate) fn containing(&self, offset: u64) -> Option<(u64, u64)> {
+    #[inline]
+    pub fn containing(&self, offset: u64) -> Option<(u64, u64)> {
         // Most questions are about the newest range, or about what lies before all of them.
         let (first, last) = (self.ranges.front()?, self.ranges.back()?);
         if offset < first.0 {
@@ -47,13 +53,14 @@ impl Ranges {
     }
 
     /// The start of the first range at or behind `offset`.
-    pub(crate) fn next_start(&self, offset: u64) -> Option<u64> {
+    #[inline]
+    pub fn next_start(&self, offset: u64) -> Option<u64> {
         let next = self.ranges.partition_point(|range| range.0 < offset);
         self.ranges.get(next).map(|range| range.0)
     }
 
     /// Adds a range and calls `fresh` with each part of it that was not in the set, ascending.
-    pub(crate) fn insert(&mut self, start: u64, end: u64, mut fresh: impl FnMut(u64, u64)) {
+    pub fn insert(&mut self, start: u64, end: u64, mut fresh: impl FnMut(u64, u64)) {
         if start >= end {
             return;
         }
@@ -78,7 +85,7 @@ impl Ranges {
     }
 
     /// Takes away everything before `offset`.
-    pub(crate) fn remove_before(&mut self, offset: u64) {
+    pub fn remove_before(&mut self, offset: u64) {
         while let Some(front) = self.ranges.front_mut() {
             let cut = offset.min(front.1).saturating_sub(front.0);
             self.bytes -= cut;
