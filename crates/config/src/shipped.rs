@@ -41,7 +41,8 @@ pub fn missing_keys<T>(text: &str, header: &str, parse: impl Fn(&str) -> Result<
         lines.any(|line| line.starts_with(&format!("{key} = ")))
     };
     // A key may be a table of its own.
-    let is_table = |key: &str| full.contains(&format!("\n{}.{key}]\n", header.trim_end_matches(']')));
+    let name = header.trim_matches(['[', ']']);
+    let is_table = |key: &str| full.contains(&format!("\n[{name}.{key}]\n"));
     let lacks = |key: &&str| !is_table(key) && !tables.iter().any(|table| own(table, key));
     keys.split(", ").filter(lacks).map(str::to_owned).collect()
 }

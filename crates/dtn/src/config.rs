@@ -12,11 +12,13 @@ use serde::Deserialize;
 use crate::route::Contact;
 use crate::{Eid, EidPattern};
 
+mod ltp;
 #[cfg(test)]
 mod shipped_tests;
 mod transfer;
 
 pub use bentpipe_config::Error as ConfigError;
+pub use ltp::{LtpColor, LtpSettings, PeerLtpSettings};
 pub use transfer::{EgressSettings, IngressSettings};
 
 /// The smallest fragment size, bytes of payload: heads and acknowledgements outweigh smaller ones.
@@ -48,6 +50,8 @@ pub struct NodeConfig {
     /// The addresses where other nodes connect.
     #[serde(default)]
     pub listen: Vec<Listen>,
+    /// The engine of LTP, for peers that are reached by it.
+    pub ltp: Option<LtpSettings>,
     /// The nodes that this one has sessions with.
     #[serde(default)]
     pub peers: Vec<PeerSettings>,
@@ -144,6 +148,8 @@ pub struct PeerSettings {
     /// The longest wait between two attempts to connect.
     #[serde(default = "default_retry")]
     pub retry_within: Span,
+    /// How it is reached by LTP, in place of TCPCL.
+    pub ltp: Option<PeerLtpSettings>,
 }
 
 /// Whether a connection is encrypted.
@@ -259,6 +265,7 @@ impl NodeConfig {
                 self.check_leg(listen.leg.as_ref()).inside(index).inside("listen")
             });
         }
+        checks.check(&["ltp", "node"], || self.check_ltp().inside("ltp"));
         self.check_peers(checks);
         for (index, route) in self.routes.iter().enumerate() {
             checks.check(&["routes", "peers"], || self.check_route(route).inside(index).inside("routes"));
@@ -292,6 +299,9 @@ impl NodeConfig {
             let id = &peer.id;
             let is_new = seen.insert(id);
             let of_id = |what: &str| Err(Problem::of("id", format!("\"{id}\" {what}")));
+            checks.check(&["peers", "node", "ltp", "contacts"], || {
+                self.check_peer_ltp(peer).inside("ltp").inside(index).inside("peers")
+            });
             checks.check(&["peers", "node", "legs"], || {
                 let check = if *id == self.node.id {
                     of_id("is this node itself; leave this peer out")
@@ -483,6 +493,22 @@ mod tests {
             (peer("fragment_above = \"1kB\"\n"), "fragment_above"),
             (peer("segment_mru = \"1B\"\n"), "segment_mru"),
             (peer("retry_within = \"0s\"\n"), "retry_within"),
+            (ltp("engine = 1\n", "engine = 1\nrate = \"1Mbit/s\"\n"), "peers[1].ltp.engine: 1 is the number"),
+            (ltp("engine = 1\n", "rate = \"1Mbit/s\"\n"), "peers[1].ltp.engine: an ipn node has"),
+            (ltp("", "engine = 2\nrate = \"1Mbit/s\"\n"), "ltp.engine: the engine has no number"),
+            (ltp("engine = 1\n", "engine = 2\n"), "peers[1].ltp.rate: nothing says how fast"),
+            (
+                ltp("engine = 1\n", "engine = 2\nrate = \"1Mbit/s\"\ndatagram = \"70kB\"\n"),
+                "datagram: 70kB is not possible: write 200B to 65507B",
+            ),
+            (
+                ltp("engine = 1\n", "engine = 2\nrate = \"1Mbit/s\"\nwindow = \"1kB\"\n"),
+                "window: 1kB is less than a block",
+            ),
+            (
+                peer("ltp = { address = \"192.0.2.2:1113\", engine = 2 }\n"),
+                "peers[1].ltp: this node has no engine",
+            ),
             (peer("colour = \"red\"\n"), "colour"),
             (format!("{LEAST}[[routes]]\nto = \"*\"\nvia = \"dtn://gs3/\"\n"), "no peer"),
             (contact("2027-01-02T00:00:00Z", "2027-01-01T00:00:00Z"), "ends before"),
@@ -500,6 +526,13 @@ mod tests {
             let error = error(&text);
             assert!(error.contains(says), "{text}: {error}");
         }
+    }
+
+    fn ltp(own: &str, peers: &str) -> String {
+        format!(
+            "{LEAST}[[peers]]\nid = \"dtn://gs2/\"\n[peers.ltp]\naddress = \"192.0.2.2:1113\"\n{peers}\
+             [ltp]\naddress = \"0.0.0.0:1113\"\n{own}"
+        )
     }
 
     fn outlet(rest: &str) -> String {

@@ -96,7 +96,7 @@ pub fn tcpcl(data: &[u8]) {
 }
 
 fn handle(session: &mut Session, event: Option<Event<'_>>, settings: u8, now: Time) {
-    use crate::tcpcl::Refusal;
+    use crate::convergence::Refusal;
     match event {
         Some(Event::StartTls) => session.tls_done(Eid::None),
         Some(Event::Introduced(_)) if settings & 2 == 0 => {

@@ -8,13 +8,14 @@
 //! ```
 //!
 //! [`bundle`] encodes and decodes bundles, [`route`] finds the next hop, [`store`] keeps a bundle until the
-//! next hop has acknowledged it, [`tcpcl`] transfers it between two nodes, [`node`] joins these, [`app`] is
-//! the interface for applications, [`transfer`] carries HTTP PUTs and files, and [`daemon`] starts all of it.
+//! next hop has acknowledged it, [`tcpcl`] transfers it between two nodes, as does LTP (crate `bentpipe-ltp`);
+//! [`convergence`] is what both know of a node. [`node`] joins these, [`app`] is the interface for applications, [`transfer`] carries HTTP PUTs and files, and [`daemon`] starts all of it.
 //! `bundle` and `route` know no clock, socket or thread.
 
 pub mod app;
 pub mod bundle;
 pub mod config;
+pub mod convergence;
 pub mod daemon;
 mod eid;
 #[cfg(any(test, feature = "fuzzing"))]

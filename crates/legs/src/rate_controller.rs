@@ -104,15 +104,16 @@ struct LegState {
 }
 
 impl Legs {
-    /// Starts a controller for the legs with explicit rates; `None` if there are none. Keep it while sockets
-    /// use these legs: without it, a connection sends at most ten segments per round trip.
+    /// Starts a controller for the legs with explicit rates, which gives `senders` rates beside the connections;
+    /// `None` if there are none. Keep it while sockets use these legs: without it, a connection sends at most
+    /// ten segments per round trip.
     ///
     /// # Errors
     /// The thread could not be started.
-    pub fn share(&self) -> Result<Option<RateController>, RateControllerError> {
+    pub fn share(&self, senders: Senders) -> Result<Option<RateController>, RateControllerError> {
         let is_controlled = self.satellites().any(|leg| leg.rated().is_some());
         is_controlled
-            .then(|| RateController::start(self, LinkEstimates::default(), Senders::default()))
+            .then(|| RateController::start(self, LinkEstimates::default(), senders))
             .transpose()
     }
 }
@@ -421,6 +422,6 @@ mod tests {
     #[test]
     fn legs_without_explicit_rates_need_no_controller() {
         let legs = Legs::prepare(&BTreeMap::new(), &TerrestrialLeg::default());
-        assert!(legs.share().unwrap().is_none());
+        assert!(legs.share(Senders::default()).unwrap().is_none());
     }
 }

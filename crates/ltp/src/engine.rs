@@ -29,6 +29,9 @@ const SERIALS: u64 = 1 << 14;
 /// Bytes that were not sent yet, below which another block is taken.
 const LOW_WATER: u64 = 64 << 10;
 
+/// After so many intervals of its timers without a word the peer counts as silent.
+const SILENT_AFTER: u32 = 3;
+
 /// The settings of an [`Engine`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Config {
@@ -50,7 +53,7 @@ pub struct Config {
     pub around: u64,
     /// The most bytes of blocks that wait to be acknowledged.
     pub window: u64,
-    /// The most bytes of blocks that have not arrived whole.
+    /// The most bytes of blocks that have not arrived whole, or that the client has not answered.
     pub memory: u64,
     /// The longest block that is received, bytes.
     pub longest: u64,
@@ -151,6 +154,10 @@ pub struct Engine {
     events: VecDeque<Event>,
     next_session: u64,
     first_serial: u64,
+    /// By the clock of timers: when the peer was last heard, or should first have answered.
+    heard: Duration,
+    /// When a checkpoint was last sent to a silent peer.
+    probed: Duration,
     statistics: Statistics,
 }
 
@@ -205,6 +212,8 @@ impl Engine {
             events: VecDeque::new(),
             next_session: 1 + (random & u64::from(u32::MAX)),
             first_serial: 1 + (random >> 32) % (SERIALS - 1),
+            heard: Duration::ZERO,
+            probed: Duration::ZERO,
             statistics: Statistics::default(),
         }
     }
@@ -221,14 +230,24 @@ impl Engine {
     }
 
     /// The longest block that may be sent now; `None` if there is enough to send.
-    pub fn room(&self) -> Option<u64> {
+    pub fn room(&self, now: Time) -> Option<u64> {
         let room = self.config.window.saturating_sub(self.unacknowledged);
-        (self.can_send && self.unsent < LOW_WATER && room > 0 && self.sending.len() < MAX_SENDING)
-            .then_some(room)
+        let is_possible = self.can_send && !self.is_silent(now) && self.sending.len() < MAX_SENDING;
+        (is_possible && self.unsent < LOW_WATER && room > 0).then_some(room)
+    }
+
+    /// Whether the peer has not answered for some time. It gets a checkpoint in each interval of the timers then,
+    /// and no other.
+    pub fn is_silent(&self, now: Time) -> bool {
+        let waits = self.clock.read(now).saturating_sub(self.heard);
+        self.in_flight() && waits > SILENT_AFTER * self.interval()
     }
 
     /// Begins to send a block; an [`Event`] has its outcome.
-    pub fn send(&mut self, handle: Handle, color: Color, block: Box<[u8]>) {
+    pub fn send(&mut self, now: Time, handle: Handle, color: Color, block: Box<[u8]>) {
+        if !self.in_flight() {
+            self.heard = self.clock.read(now);
+        }
         let number = self.next_session;
         self.next_session += 1;
         self.unacknowledged += block.len() as u64;
@@ -246,7 +265,8 @@ impl Engine {
         }
         match outcome {
             Ok(()) => {
-                receiving.state = State::Accepted;
+                self.held -= receiving.held();
+                receiving.accept();
                 self.prepare_reports(session.number);
             }
             Err(reason) => self.cancel_receiving(session, reason),
@@ -275,6 +295,7 @@ impl Engine {
             Content::CancelAck(by) => drop(self.cancelling.remove(&(session, by))),
             _ => return Err(Unreadable::Foreign(session.originator)),
         }
+        self.heard = self.clock.read(now);
         Ok(())
     }
 
@@ -359,8 +380,13 @@ impl Engine {
         bytes + bytes.div_ceil(payload) * overhead
     }
 
+    /// How long an answer takes at most.
+    fn interval(&self) -> Duration {
+        2 * self.config.one_way + self.config.margin
+    }
+
     fn timer(&mut self, now: Time, timer: Timer) {
-        let interval = 2 * self.config.one_way + self.config.margin;
+        let interval = self.interval();
         // The sender gives up before.
         let intervals = if timer == Timer::Silence { self.config.retries + 2 } else { 1 };
         self.timers.push(Reverse((self.clock.read(now) + intervals * interval, timer)));
@@ -370,8 +396,16 @@ impl Engine {
         let limit = self.config.retries;
         match timer {
             Timer::Checkpoint { session, serial } => {
+                let (shows, is_silent) = (self.clock.read(now), self.is_silent(now));
+                let is_held = is_silent && shows < self.probed + self.interval();
                 let Some(sending) = self.sending.get_mut(&session) else { return };
                 let before = sending.has_repeats();
+                if is_held && sending.held(serial, limit) {
+                    return self.timer(now, timer);
+                }
+                if is_silent {
+                    self.probed = shows;
+                }
                 if !sending.timed_out(serial, limit) {
                     let id = SessionId { originator: self.config.own, number: session };
                     self.cancel_sending(id, Failure::Unanswered, Reason::RetransmissionLimit);
@@ -446,7 +480,6 @@ impl Engine {
         }
         self.held += receiving.held() - before;
         if let Some(block) = receiving.completed() {
-            self.held -= block.len() as u64;
             self.events.push_back(Event::Received(session, block));
         }
         if matches!(data.part, Part::Checkpoint(_)) {

@@ -15,6 +15,8 @@ const MAX_REPORTS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Receiving {
     block: Vec<u8>,
+    /// The length of a block that the client has, and for which it is not responsible yet.
+    offered: u64,
     red: Ranges,
     green: Ranges,
     /// Where the red part ends, and the block.
@@ -67,6 +69,7 @@ impl Receiving {
     pub(crate) fn new(serial: u64) -> Self {
         Self {
             block: Vec::new(),
+            offered: 0,
             red: Ranges::default(),
             green: Ranges::default(),
             red_end: None,
@@ -81,9 +84,14 @@ impl Receiving {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that its block takes, here or at the client.
     pub(crate) fn held(&self) -> u64 {
-        self.block.len() as u64
+        self.block.len() as u64 + self.offered
+    }
+
+    /// The client is responsible for the block.
+    pub(crate) fn accept(&mut self) {
+        (self.state, self.offered) = (State::Accepted, 0);
     }
 
     /// Bytes of memory that it would take more with these data.
@@ -184,7 +192,7 @@ impl Receiving {
         if self.state != State::Incomplete || !is_complete {
             return None;
         }
-        self.state = State::Offered;
+        (self.state, self.offered) = (State::Offered, self.block.len() as u64);
         Some(std::mem::take(&mut self.block))
     }
 

@@ -194,6 +194,16 @@ impl Sending {
         Next { data, checkpoint: checkpoint.map(|(serial, _)| serial), is_repeated }
     }
 
+    /// The timer of a checkpoint is over, and it is not sent again, because the peer is silent. `false` if it
+    /// is answered, or if that has happened too often.
+    pub(crate) fn held(&mut self, serial: u64, limit: u32) -> bool {
+        let sent = self.checkpoints.iter_mut().find(|sent| sent.serial == serial && !sent.is_answered);
+        sent.is_some_and(|sent| {
+            sent.tries += 1;
+            sent.tries <= limit
+        })
+    }
+
     /// The timer of a checkpoint is over: it is sent again. `false` if that has happened too often.
     pub(crate) fn timed_out(&mut self, serial: u64, limit: u32) -> bool {
         let Some(sent) = self.checkpoints.iter_mut().find(|sent| sent.serial == serial) else { return true };

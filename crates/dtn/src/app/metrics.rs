@@ -43,6 +43,21 @@ const PEERS: &[Metric<PeerStatus>] = &[
         Some(p.sessions as f64)
     }),
     Metric::gauge("peer_queued", "bundles", "Bundles in the queue to a peer.", |p| Some(p.queued as f64)),
+    Metric::gauge("peer_ltp_silent", "", "Whether a peer gives no answer by LTP.", |p| {
+        p.ltp.map(|ltp| f64::from(u8::from(ltp.silent)))
+    }),
+    Metric::counter("peer_ltp_segments_total", "segments", "Segments of data sent to a peer by LTP.", |p| {
+        p.ltp.map(|ltp| ltp.segments as f64)
+    }),
+    Metric::counter("peer_ltp_repeated_total", "segments", "Those of them that were sent again.", |p| {
+        p.ltp.map(|ltp| ltp.repeated as f64)
+    }),
+    Metric::counter(
+        "peer_ltp_timeouts_total",
+        "timeouts",
+        "Checkpoints and reports that a peer has not answered in time.",
+        |p| p.ltp.map(|ltp| ltp.timeouts as f64),
+    ),
 ];
 
 /// All metrics at one moment.

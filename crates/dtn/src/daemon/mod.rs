@@ -1,14 +1,14 @@
 //! A node as a process: it prepares sockets while it has privileges, then starts all tasks, and stops them
 //! again.
 
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{SocketAddr, TcpListener as StdListener, UdpSocket};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bentpipe_kernel::privileges::Account;
-use bentpipe_legs::{Legs, RateController};
+use bentpipe_legs::{Legs, RateController, Senders};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -21,6 +21,7 @@ use crate::tcpcl::TlsConfig;
 use crate::tcpcl::identity::{self, Identity, IdentityError};
 use crate::transfer;
 
+mod ltp;
 mod sessions;
 mod sockets;
 
@@ -37,6 +38,7 @@ pub struct Prepared {
     listeners: Vec<(StdListener, Option<String>)>,
     /// Of the HTTP inlets, in the order of the configuration.
     http_listeners: Vec<StdListener>,
+    ltp: Option<UdpSocket>,
     applications: StdUnixListener,
     tls: Option<Arc<TlsConfig>>,
     policies: Policies,
@@ -49,6 +51,7 @@ pub struct Running {
     node: Node,
     addresses: Vec<SocketAddr>,
     http_addresses: Vec<SocketAddr>,
+    ltp_address: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     sessions: JoinSet<()>,
     services: JoinSet<()>,
@@ -85,8 +88,9 @@ impl Prepared {
                 .map_err(NodeError::system(format!("listen for HTTP PUTs at {address}")))
         };
         let http_listeners = http_addresses.map(bind).collect::<Result<_, NodeError>>()?;
+        let ltp = config.ltp.as_ref().map(|settings| ltp::bind(settings.address)).transpose()?;
         let applications = sockets::bind_unix(&config.node.socket, account)?;
-        Ok(Self { config, legs, listeners, http_listeners, applications, tls, policies })
+        Ok(Self { config, legs, listeners, http_listeners, ltp, applications, tls, policies })
     }
 
     /// Opens the store and starts to listen, to connect and to serve applications. Call it within a runtime
@@ -95,8 +99,9 @@ impl Prepared {
     /// # Errors
     /// [`NodeError`].
     pub async fn start(self) -> Result<Running, NodeError> {
-        let Self { config, legs, listeners, http_listeners, applications, tls, policies } = self;
-        let rate_controller = legs.share()?;
+        let Self { config, legs, listeners, http_listeners, ltp, applications, tls, policies } = self;
+        let senders = Senders::default();
+        let rate_controller = legs.share(senders.clone())?;
         let (store, records) = Store::open(StoreConfig {
             folder: config.node.store.clone(),
             quota: config.node.quota,
@@ -132,6 +137,10 @@ impl Prepared {
         if let Some(endpoint) = echo.filter(|echo| !config.has_outlet(&echo.service().unwrap_or_default())) {
             services.spawn(node.clone().run_echo(endpoint));
         }
+        let start_ltp = |socket| {
+            ltp::start(&node, &config, &context.legs, &senders, socket, &context.stop, &mut sessions)
+        };
+        let ltp_address = ltp.map(start_ltp).transpose()?;
         for peer in node.peers() {
             sessions.spawn(context.clone().connect(peer.settings.id.clone()));
         }
@@ -139,6 +148,7 @@ impl Prepared {
             node,
             addresses,
             http_addresses,
+            ltp_address,
             stop,
             sessions,
             services,
@@ -162,6 +172,11 @@ impl Running {
     /// The addresses where it accepts HTTP PUTs, in the order of the configuration.
     pub fn http_addresses(&self) -> &[SocketAddr] {
         &self.http_addresses
+    }
+
+    /// The address of its LTP engine.
+    pub fn ltp_address(&self) -> Option<SocketAddr> {
+        self.ltp_address
     }
 
     /// Gives sessions a moment to finish their transfers, and stops the node.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use crate::bundle::{Bundle, BundleId, Fragment, Priority};
-use crate::route::{Decision, Routes};
+use crate::route::{Decision, LinkState, Routes};
 use crate::store::{Key, Purpose, Record};
 use crate::{DtnTime, Eid};
 
@@ -320,6 +320,11 @@ impl ForwardingQueue {
     pub(crate) fn is_open(&self, peer: &Eid, now: DtnTime) -> bool {
         let decision = self.routes.next(peer, 0, now, &[]);
         matches!(decision, Decision::Via { peer: via, from, .. } if via == *peer && from <= now)
+    }
+
+    /// What the contact plan says of the link to a peer now.
+    pub(crate) fn link_to(&self, peer: &Eid, now: DtnTime) -> LinkState {
+        self.routes.link_to(peer, now)
     }
 
     /// How many bytes of a bundle fit into its contact.

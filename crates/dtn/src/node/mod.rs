@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::bundle::report::{self, AdminRecord, ReasonCode, Report, Status as ReportStatus};
 use crate::bundle::{Bundle, BundleId, Fragment, HopCount, fragment};
 use crate::config::{NodeConfig, PeerSettings};
-use crate::route::Routes;
+use crate::route::{LinkState, Routes};
 use crate::store::{Change, Key, Payload, Purpose, Record, Store, StoreError};
 use crate::{DtnTime, Eid};
 
@@ -184,6 +184,11 @@ impl Node {
     /// Whether the contact plan allows a session with this peer now.
     pub(crate) fn has_contact(&self, peer: &Eid) -> bool {
         self.queue().is_open(peer, clock())
+    }
+
+    /// What the contact plan says of the link to this peer now.
+    pub(crate) fn link_to(&self, peer: &Eid) -> LinkState {
+        self.queue().link_to(peer, clock())
     }
 
     fn queue(&self) -> MutexGuard<'_, ForwardingQueue> {

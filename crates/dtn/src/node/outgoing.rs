@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 use crate::bundle::{Bundle, Tail};
+use crate::convergence::{BundleHandle, Outgoing};
 use crate::store::{Key, PayloadReader};
-use crate::tcpcl::{BundleHandle, Outgoing};
 
 use super::{Node, clock};
 

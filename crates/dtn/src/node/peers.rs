@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bentpipe_ltp::Statistics;
+use serde::Serialize;
 use tokio::sync::{Notify, watch};
 
 use crate::config::PeerSettings;
@@ -21,6 +23,39 @@ pub(crate) struct Peer {
     state: Mutex<PeerState>,
 }
 
+/// The exchange by LTP with a peer.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct LtpStatus {
+    /// Whether blocks are on their way.
+    pub active: bool,
+    /// Whether it has not answered lately.
+    pub silent: bool,
+    /// Segments of data sent.
+    pub segments: u64,
+    /// Those that were sent again.
+    pub repeated: u64,
+    /// Checkpoints and reports that were not answered in time.
+    pub timeouts: u64,
+    /// Sessions that were cancelled by either side.
+    pub cancelled: u64,
+    /// The last round trip, from a checkpoint to its report.
+    pub round_trip_s: Option<f64>,
+}
+
+impl LtpStatus {
+    pub(crate) fn of(statistics: &Statistics, active: bool, silent: bool) -> Self {
+        Self {
+            active,
+            silent,
+            segments: statistics.segments,
+            repeated: statistics.repeated,
+            timeouts: statistics.timeouts,
+            cancelled: statistics.cancelled,
+            round_trip_s: statistics.round_trip.map(|time| time.as_secs_f64()),
+        }
+    }
+}
+
 /// The sessions with a peer.
 #[derive(Debug, Default)]
 struct PeerState {
@@ -31,6 +66,7 @@ struct PeerState {
     last_error: Option<String>,
     /// The peer's address in the last one.
     address: Option<SocketAddr>,
+    ltp: Option<LtpStatus>,
 }
 
 /// An established session.
@@ -98,6 +134,20 @@ impl Peer {
     pub(crate) fn record_error(&self, error: &str) -> bool {
         let last = self.state().last_error.replace(error.to_owned());
         last.as_deref() != Some(error)
+    }
+
+    /// What was wrong is over.
+    pub(crate) fn forget_error(&self) {
+        self.state().last_error = None;
+    }
+
+    pub(crate) fn record_ltp(&self, status: LtpStatus) {
+        self.state().ltp = Some(status);
+    }
+
+    /// The exchange by LTP, if there is one.
+    pub(crate) fn ltp(&self) -> Option<LtpStatus> {
+        self.state().ltp
     }
 
     pub(crate) fn last_error(&self) -> Option<String> {

@@ -3,8 +3,8 @@
 use crate::Eid;
 use crate::bundle::report::{ReasonCode, Status};
 use crate::bundle::{Bundle, Decoder, Malformed, Piece, Unprocessable};
+use crate::convergence::{Incoming, Outcome, Refusal};
 use crate::store::{PayloadWriter, StoreError};
-use crate::tcpcl::{Incoming, Outcome, Refusal};
 
 use super::{Node, clock};
 

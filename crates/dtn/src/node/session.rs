@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::Eid;
 use crate::bundle::report::{ReasonCode, Status};
 use crate::bundle::{Bundle, fragment};
+use crate::convergence::{BundleAgent, BundleHandle, Incoming, Outgoing, Refusal};
 use crate::store::{Change, Key, Purpose, Record, StoreError};
-use crate::tcpcl::{BundleAgent, BundleHandle, Incoming, Outgoing, Refusal};
 
 use super::outgoing::Sending;
 use super::peers::SessionHandle;

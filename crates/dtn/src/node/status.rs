@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::peers::LtpStatus;
 use super::{Counts, Node, clock};
 
 /// The status of a node.
@@ -62,6 +63,8 @@ pub struct PeerStatus {
     pub open: bool,
     /// Bundles that wait to go to it.
     pub queued: usize,
+    /// The exchange by LTP, if it is reached by that.
+    pub ltp: Option<LtpStatus>,
     /// The error that ended the last session or prevents a new one.
     #[serde(rename = "trouble")]
     pub last_error: Option<String>,
@@ -99,6 +102,7 @@ impl Node {
             encrypted: peer.requires_tls,
             open: queue.is_open(&peer.settings.id, now),
             queued: queue.queued_for(&peer.settings.id),
+            ltp: peer.ltp(),
             last_error: peer.last_error(),
         };
         NodeStatus {

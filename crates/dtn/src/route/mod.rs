@@ -70,6 +70,20 @@ pub enum Decision {
     NoRoute,
 }
 
+/// What the contact plan says of the link to a peer at some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkState {
+    /// Whether this node can send to it.
+    pub sends: bool,
+    /// Whether what it sends can arrive. A plan that has no contacts in this direction says the same as of the
+    /// other.
+    pub hears: bool,
+    /// How fast the contact is in which this node sends.
+    pub rate: Option<Rate>,
+    /// The propagation delay of that contact.
+    pub delay: Option<Duration>,
+}
+
 /// The routes of a node.
 #[derive(Debug, Clone)]
 pub struct Routes {
@@ -133,6 +147,19 @@ impl Routes {
             .into_iter()
             .find_map(|len| self.next_for(destination, len, now, except))
             .unwrap_or(Decision::NoRoute)
+    }
+
+    /// The link to a peer. One without contacts is always there.
+    pub fn link_to(&self, peer: &Eid, now: DtnTime) -> LinkState {
+        let peer = peer.node();
+        let contact = self.plan.from(&self.node).find(|c| c.to == peer && c.start <= now && now < c.end);
+        let sends = contact.is_some() || !self.plan.has(&self.node, &peer);
+        let mut returning = self.plan.from(&peer).filter(|contact| contact.to == self.node).peekable();
+        let hears = match returning.peek() {
+            Some(_) => returning.any(|c| c.start.after(c.delay) <= now && now < c.end.after(c.delay)),
+            None => sends,
+        };
+        LinkState { sends, hears, rate: contact.map(|c| c.rate), delay: contact.map(|c| c.delay) }
     }
 
     /// When the next contact of this node begins or ends after `now`.

@@ -3,7 +3,7 @@
 //! Only the head of a segment is decoded; its data is never buffered. The longest head is a SESS_INIT of
 //! [`MAX_HEAD`] bytes, which bounds a reader's memory.
 
-use super::Refusal;
+use crate::convergence::Refusal;
 
 /// The longest node ID that is accepted, bytes.
 pub const MAX_NODE_ID: usize = 1024;

@@ -14,6 +14,7 @@ mod node_behaviour;
 mod node_conformance;
 mod node_hostile;
 mod node_kill;
+mod node_ltp;
 mod node_security;
 mod store;
 mod store_descriptors;

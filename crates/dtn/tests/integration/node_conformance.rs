@@ -6,7 +6,7 @@ use crate::node_common::fake::{Fake, bundle, decoded, encoded};
 use crate::node_common::*;
 use bentpipe_dtn::bundle::report::{AdminRecord, ReasonCode, Report, Status};
 use bentpipe_dtn::bundle::{Bundle, Fragment, HopCount};
-use bentpipe_dtn::tcpcl::Refusal;
+use bentpipe_dtn::convergence::Refusal;
 use bentpipe_dtn::{DtnTime, Eid};
 
 /// So long nothing has to come for us to believe that nothing does.

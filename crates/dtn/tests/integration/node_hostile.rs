@@ -4,7 +4,7 @@
 use crate::node_common::fake::{Fake, bundle, encoded};
 use crate::node_common::*;
 use bentpipe_dtn::bundle::Fragment;
-use bentpipe_dtn::tcpcl::Refusal;
+use bentpipe_dtn::convergence::Refusal;
 
 async fn node() -> TestNode {
     TestNode::start_with("dtn://a/", "quota = \"1MB\"", &peer("dtn://b/", None, "")).await

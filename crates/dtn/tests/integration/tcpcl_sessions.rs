@@ -1,7 +1,8 @@
 //! Two sessions with each other over loopback.
 
 use crate::tcpcl_common::*;
-use bentpipe_dtn::tcpcl::{EndedBy, Refusal, Role, SessionSettings, Tls};
+use bentpipe_dtn::convergence::Refusal;
+use bentpipe_dtn::tcpcl::{EndedBy, Role, SessionSettings, Tls};
 
 const BOTH: [&str; 2] = ["dtn://one/", "dtn://two/"];
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bentpipe_dtn::DtnTime;
 use bentpipe_dtn::bundle::{Bundle, Decoder, Piece};
-use bentpipe_dtn::tcpcl::Refusal;
+use bentpipe_dtn::convergence::Refusal;
 use bentpipe_dtn::tcpcl::message::{Message, SegmentFlags, SegmentHead, SessInit, TransferExtensions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

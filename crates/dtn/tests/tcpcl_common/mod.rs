@@ -8,10 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bentpipe_dtn::Eid;
-use bentpipe_dtn::tcpcl::{
-    BundleAgent, BundleHandle, Incoming, Outcome, Outgoing, Refusal, Role, SessionEnd, SessionSettings, Tls,
-    TlsConfig, identity,
-};
+use bentpipe_dtn::convergence::{BundleAgent, BundleHandle, Incoming, Outcome, Outgoing, Refusal};
+use bentpipe_dtn::tcpcl::{Role, SessionEnd, SessionSettings, Tls, TlsConfig, identity};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;

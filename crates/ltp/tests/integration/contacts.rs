@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bentpipe_ltp::segment::{Content, Segment};
 use bentpipe_ltp::{Color, Failure, Reason};
-use bentpipe_units::Rate;
+use bentpipe_units::{Rate, Time};
 
 use crate::world::{World, at, block};
 
@@ -56,7 +56,7 @@ fn timers_stand_still_while_the_peer_cannot_be_heard() {
     world.send(2, 5000);
     world.run(at(3600.0));
     assert_eq!(world.received[1].len(), 1);
-    assert!(world.sent[0].is_empty() && world.ends[0].room().is_none());
+    assert!(world.sent[0].is_empty() && world.ends[0].room(world.now).is_none());
     world.now = at(3600.0);
     let now = world.now;
     world.ends.iter_mut().for_each(|end| end.set_contact(now, true, true));
@@ -129,13 +129,13 @@ fn a_receiver_that_was_started_anew_loses_nothing() {
 fn a_sender_that_gives_up_has_its_handles_again() {
     let mut world = World::symmetric(Rate::mbps(10), GEO, "0%", 1);
     for number in 0..3 {
-        world.ends[0].send(number, Color::Red, block(number, 100_000));
+        world.ends[0].send(Time::ZERO, number, Color::Red, block(number, 100_000));
     }
     world.run(at(0.1));
     let mut handles = world.ends[0].give_up();
     handles.sort_unstable();
     assert_eq!(handles, [0, 1, 2]);
-    assert!(!world.ends[0].in_flight() && world.ends[0].room().is_some());
+    assert!(!world.ends[0].in_flight() && world.ends[0].room(world.now).is_some());
     world.run(at(600.0));
     assert!(world.sent[0].is_empty() && world.failed[0].is_empty());
 }

@@ -24,15 +24,14 @@ use bentpipe_kernel::tcp_info::{State, TcpInfo, tcp_info};
 use bentpipe_units::Time;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::BundleAgent;
 use super::session::Session;
 use super::settings::{EndedBy, Role, SessionEnd, SessionSettings};
 use super::tls::explain;
+use crate::convergence::{BundleAgent, blocking};
 use handshake::open;
 use reader::read;
 use writer::{flush_and_close, write};
@@ -196,14 +195,6 @@ async fn until_superseded(shared: &Shared) -> String {
         shared.place,
         PROBE_TIMEOUT.as_secs()
     )
-}
-
-/// Runs work that may block on a disk.
-fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        _ => work(),
-    }
 }
 
 /// Runs the two tasks of an open session.

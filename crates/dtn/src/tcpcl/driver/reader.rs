@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::{Reader, Shared, blocking};
+use super::{Reader, Shared};
 use crate::Eid;
+use crate::convergence::{Incoming, Outcome, Refusal, blocking};
 use crate::tcpcl::message::MAX_HEAD;
 use crate::tcpcl::session::Event;
 use crate::tcpcl::settings::EndedBy;
-use crate::tcpcl::{Incoming, Outcome, Refusal};
 
 /// Bytes per read. The buffer has room for one more message without data.
 const READ_BUFFER: usize = 256 << 10;

@@ -5,10 +5,10 @@ use std::io;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
-use super::{CLOSE_TIMEOUT, Shared, Writer, blocking, shutdown_requested, until_over};
+use super::{CLOSE_TIMEOUT, Shared, Writer, shutdown_requested, until_over};
 use crate::Eid;
+use crate::convergence::{Outgoing, Refusal, blocking};
 use crate::tcpcl::settings::EndedBy;
-use crate::tcpcl::{Outgoing, Refusal};
 
 /// Small transfers are written together up to this size, bytes.
 const BATCH: usize = 16 << 10;

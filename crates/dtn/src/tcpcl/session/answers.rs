@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::tcpcl::Refusal;
+use crate::convergence::Refusal;
 use crate::tcpcl::message::Message;
 
 /// The most answers that wait. Then nothing more is read from the peer, whose TCP has to wait, too. A small

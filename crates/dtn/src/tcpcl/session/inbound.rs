@@ -1,6 +1,6 @@
 //! Incoming transfers: the valid order of segments (RFC 9174 §5.2).
 
-use crate::tcpcl::Refusal;
+use crate::convergence::Refusal;
 use crate::tcpcl::message::{Message, SegmentFlags, SegmentHead};
 
 /// What comes next.

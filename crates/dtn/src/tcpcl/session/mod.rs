@@ -18,8 +18,8 @@ use bentpipe_units::Time;
 
 use super::message::{self, Message, RejectReason, SegmentHead, TermReason};
 use super::settings::{EndedBy, Role, SessionEnd, SessionSettings};
-use super::{BundleHandle, Refusal};
 use crate::Eid;
+use crate::convergence::{BundleHandle, Refusal};
 use answers::Answers;
 pub use answers::Ticket;
 use inbound::{Inbound, Step};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::tcpcl::BundleHandle;
+use crate::convergence::BundleHandle;
 use crate::tcpcl::message::{SegmentFlags, SegmentHead, TransferExtensions};
 
 /// The most unacknowledged transfers; no other begins before one is acknowledged. Each takes about 100 bytes.

@@ -1,0 +1,168 @@
+//! `[ltp]` and `[peers.ltp]`: nodes that are reached by LTP (RFC 5326) over UDP.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bentpipe_config::Problem;
+use bentpipe_units::{ByteCount, Rate, Span};
+use serde::Deserialize;
+
+use super::{NodeConfig, PeerSettings, SMALLEST_FRAGMENT, TlsChoice};
+use crate::Eid;
+
+/// The datagrams that are possible, bytes: the least has room for a header and some data, the most is what UDP
+/// over IPv4 carries.
+const DATAGRAM: std::ops::RangeInclusive<u64> = 200..=65_507;
+/// What an answer may take beyond two propagation delays, if nothing is said.
+const MARGIN: Span = Span(Duration::from_secs(1));
+
+/// `[ltp]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LtpSettings {
+    /// The UDP address and port; that of LTP is 1113.
+    pub address: SocketAddr,
+    /// The number of this node's engine; by default the node number of an `ipn` node.
+    pub engine: Option<u64>,
+}
+
+/// `[peers.ltp]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerLtpSettings {
+    /// Where its engine listens.
+    pub address: SocketAddr,
+    /// The number of its engine; by default the node number of an `ipn` node.
+    pub engine: Option<u64>,
+    /// How fast is sent, with the headers of IP and UDP; by default what the leg's controller allots, or the
+    /// leg's rate, or that of the contact.
+    pub rate: Option<Rate>,
+    /// The propagation delay to it; by default half of the leg's `rtt`, or the contact's delay.
+    pub delay: Option<Span>,
+    /// How long an answer may take beyond two propagation delays.
+    #[serde(default = "default_margin")]
+    pub margin: Span,
+    /// Whether what is lost is sent again.
+    #[serde(default = "red")]
+    pub color: LtpColor,
+    /// The longest datagram, without the headers of IP and UDP.
+    #[serde(default = "default_datagram")]
+    pub datagram: ByteCount,
+    /// The longest block: longer bundles go in fragments.
+    #[serde(default = "default_block")]
+    pub block: ByteCount,
+    /// The most bytes that wait to be acknowledged, or to arrive whole; by default four round trips at `rate`.
+    pub window: Option<ByteCount>,
+}
+
+/// Whether blocks are red or green.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LtpColor {
+    /// What is lost is sent again, until the peer has it in its store.
+    Red,
+    /// Each bundle is sent once, and then forgotten: for links without a way back.
+    Green,
+}
+
+impl NodeConfig {
+    /// The number of this node's engine; the configuration has been checked.
+    pub(crate) fn engine(&self) -> Option<u64> {
+        self.ltp.as_ref()?.engine.or_else(|| node_number(&self.node.id))
+    }
+
+    /// Checks `[ltp]`.
+    pub(super) fn check_ltp(&self) -> Result<(), Problem> {
+        if self.ltp.is_some() && self.engine().is_none() {
+            let message = "the engine has no number: only an ipn node has one that follows from its id; write \
+                           for example engine = 1";
+            return Err(Problem::of("engine", message));
+        }
+        Ok(())
+    }
+
+    /// Checks `[peers.ltp]`.
+    pub(super) fn check_peer_ltp(&self, peer: &PeerSettings) -> Result<(), Problem> {
+        let Some(settings) = &peer.ltp else { return Ok(()) };
+        let problem = |key: &str, message: String| Err(Problem::of(key, message));
+        let Some(own) = self.engine() else {
+            let message = "this node has no engine of its own; write [ltp] with address = \"0.0.0.0:1113\"";
+            return Err(Problem::new(message));
+        };
+        match settings.engine(&peer.id) {
+            None => {
+                return problem(
+                    "engine",
+                    "an ipn node has a number by itself; write that of the peer".into(),
+                );
+            }
+            Some(engine) if engine == own => {
+                return problem("engine", format!("{engine} is the number of this node's own engine"));
+            }
+            Some(_) => {}
+        }
+        if peer.address.is_some() {
+            let message = "a peer is reached by TCPCL at its address, or by LTP; leave one of them out";
+            return Err(Problem::new(message));
+        }
+        if peer.tls == Some(TlsChoice::Required) || peer.certificate.is_some() {
+            let message =
+                "LTP does not encrypt; leave tls and certificate out, and write [[security]] for bundles";
+            return Err(Problem::new(message));
+        }
+        let has_contact = || self.contacts.iter().any(|contact| contact.to.node() == peer.id.node());
+        if settings.rate.is_none() && peer.leg.is_none() && !has_contact() {
+            let message =
+                "nothing says how fast the link is; write rate, a leg for the peer, or [[contacts]]";
+            return problem("rate", message.into());
+        }
+        settings.check()
+    }
+}
+
+impl PeerLtpSettings {
+    /// The number of the engine of the peer with this endpoint.
+    pub(crate) fn engine(&self, id: &Eid) -> Option<u64> {
+        self.engine.or_else(|| node_number(id))
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        if !DATAGRAM.contains(&self.datagram.get()) {
+            let (least, most) = (DATAGRAM.start(), DATAGRAM.end());
+            let message = format!("{} is not possible: write {least}B to {most}B", self.datagram);
+            return Err(Problem::of("datagram", message));
+        }
+        if self.block.get() < SMALLEST_FRAGMENT {
+            let message = format!("{} is too small: write {SMALLEST_FRAGMENT}B or more", self.block);
+            return Err(Problem::of("block", message));
+        }
+        if let Some(window) = self.window.filter(|window| window.get() < self.block.get()) {
+            let message = format!("{window} is less than a block; write {} or more", self.block);
+            return Err(Problem::of("window", message));
+        }
+        Ok(())
+    }
+}
+
+fn node_number(id: &Eid) -> Option<u64> {
+    match id {
+        Eid::Ipn { node, .. } => Some(*node),
+        _ => None,
+    }
+}
+
+fn default_margin() -> Span {
+    MARGIN
+}
+
+fn red() -> LtpColor {
+    LtpColor::Red
+}
+
+fn default_datagram() -> ByteCount {
+    ByteCount::new(1400)
+}
+
+fn default_block() -> ByteCount {
+    ByteCount::new(1_000_000)
+}
