@@ -3,6 +3,7 @@
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
@@ -68,16 +69,21 @@ fn sockets(scene: &Symmetric, family: usize) -> (UdpSocket, UdpSocket) {
     (client, server)
 }
 
-/// The numbers that come at the server of those that the client sends, in their order.
+/// The numbers that come at the server of those that the client sends, in their order. It ends when all have come,
+/// or when nothing comes any more though all were sent: a busy machine may take its time in between.
 fn stream(client: &UdpSocket, server: &UdpSocket, count: u32, length: usize) -> Vec<u32> {
+    let is_sent = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let got = scope.spawn(|| {
-            let (mut got, mut buffer) = (Vec::new(), [0; 2048]);
-            while let Ok(bytes) = server.recv(&mut buffer) {
-                assert_eq!(bytes, length);
-                got.push(u32::from_be_bytes(buffer[..4].try_into().unwrap()));
-                if got.len() == count as usize {
-                    break;
+            let (mut got, mut buffer, mut silent) = (Vec::new(), [0; 2048], 0);
+            while got.len() < count as usize && silent < 3 {
+                match server.recv(&mut buffer) {
+                    Ok(bytes) => {
+                        assert_eq!(bytes, length);
+                        got.push(u32::from_be_bytes(buffer[..4].try_into().unwrap()));
+                        silent = 0;
+                    }
+                    Err(_) => silent += u32::from(is_sent.load(Ordering::Relaxed)),
                 }
             }
             got
@@ -88,6 +94,7 @@ fn stream(client: &UdpSocket, server: &UdpSocket, count: u32, length: usize) -> 
             client.send(&packet).unwrap();
             std::thread::sleep(Duration::from_micros(600));
         }
+        is_sent.store(true, Ordering::Relaxed);
         got.join().unwrap()
     })
 }
