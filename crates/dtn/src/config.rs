@@ -10,8 +10,9 @@ use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
 
 use crate::route::Contact;
-use crate::{Eid, EidPattern};
+use crate::{DtnTime, Eid, EidPattern};
 
+mod contact_plan;
 mod ltp;
 #[cfg(test)]
 mod shipped_tests;
@@ -93,6 +94,8 @@ pub struct NodeSettings {
     /// The Unix socket for applications.
     #[serde(default = "default_socket")]
     pub socket: PathBuf,
+    /// A file with contacts beside those of the configuration, in ION's format.
+    pub contact_plan: Option<PathBuf>,
     /// Its certificate and its key, PEM; `bentpipe dtn identity` makes both.
     pub certificate: Option<PathBuf>,
     /// See [`certificate`](Self::certificate).
@@ -210,6 +213,20 @@ impl NodeConfig {
         Self::of(&Document::parse(file, text)?).map(|read| read.value)
     }
 
+    /// Reads and checks a document, and the contact plan that it names. What is accepted, but hardly meant, is in
+    /// the warnings.
+    ///
+    /// # Errors
+    /// Everything in either that is not accepted.
+    pub fn with_contact_plan(document: &Document, now: DtnTime) -> Result<Checked<Self>, ConfigError> {
+        let mut read = Self::of(document)?;
+        if let Some(folder) = Path::new(document.file()).parent() {
+            read.value.resolve(folder);
+        }
+        read.warnings.extend(read.value.read_contact_plan(now)?);
+        Ok(read)
+    }
+
     /// Whether a document's tables are those of this configuration rather than another's.
     pub fn is_meant_by(document: &Document) -> bool {
         ["node", "peers", "routes", "contacts"].iter().any(|key| document.get(key).is_some())
@@ -234,8 +251,13 @@ impl NodeConfig {
 
     fn resolve(&mut self, folder: &Path) {
         let node = &mut self.node;
-        let own =
-            [Some(&mut node.store), Some(&mut node.socket), node.certificate.as_mut(), node.key.as_mut()];
+        let own = [
+            Some(&mut node.store),
+            Some(&mut node.socket),
+            node.certificate.as_mut(),
+            node.key.as_mut(),
+            node.contact_plan.as_mut(),
+        ];
         let of_peers = self.peers.iter_mut().map(|peer| peer.certificate.as_mut());
         let of_inlets = self.inlets.iter_mut().map(|inlet| match inlet {
             IngressSettings::Folder { folder, .. } => Some(folder),
@@ -355,10 +377,7 @@ fn check_protects_nothing(name: &str, leg: &SatelliteLeg) -> Result<(), Problem>
 fn check_contact(contact: &Contact) -> Result<(), Problem> {
     check_node("from", &contact.from)?;
     check_node("to", &contact.to)?;
-    if contact.start >= contact.end {
-        return Err(Problem::of("end", "the contact ends before it starts; write an end after start"));
-    }
-    Ok(())
+    contact.check().map_err(|error| Problem::of(error.key, error.reason))
 }
 
 /// A node's endpoint, not that of one of its services.
@@ -513,6 +532,16 @@ mod tests {
             (format!("{LEAST}[[routes]]\nto = \"*\"\nvia = \"dtn://gs3/\"\n"), "no peer"),
             (contact("2027-01-02T00:00:00Z", "2027-01-01T00:00:00Z"), "ends before"),
             (contact("2027-01-02", "2027-01-03"), "offset"),
+            (
+                series("every = \"59m\""),
+                "node.toml:9: contacts[1].every: the next contact begins before this one",
+            ),
+            (
+                series("until = 2027-01-02T00:00:00Z"),
+                "contacts[1].until: a single contact ends at end; write every",
+            ),
+            (series("every = \"1h\"\nuntil = 2027-01-01T00:00:00Z"), "write an until after start"),
+            (series("every = \"1h\"\nuntil = 2027-01-02"), "offset"),
             (format!("{LEAST}[[security]]\nsource = \"dtn://gs2/*\"\n"), "security[1]: it protects nothing"),
             (outlet(""), "does not say where PUTs may go"),
             (
@@ -548,6 +577,19 @@ mod tests {
             "{LEAST}[[contacts]]\nfrom = \"dtn://gs1/\"\nto = \"dtn://gs2/\"\nstart = {start}\nend = {end}\n\
              rate = \"1Mbit/s\"\n"
         )
+    }
+
+    /// A contact of an hour, with further lines.
+    fn series(rest: &str) -> String {
+        format!("{}{rest}\n", contact("2027-01-01T00:00:00Z", "2027-01-01T01:00:00Z"))
+    }
+
+    #[test]
+    fn a_contact_may_be_repeated() {
+        let text = series("every = \"1h\"\nuntil = 2027-01-02T00:00:00Z");
+        let contact = NodeConfig::parse("node.toml", &text).unwrap().contacts.remove(0);
+        assert_eq!(contact.every.unwrap().get().as_secs(), 3600);
+        assert_eq!(contact.until.unwrap().since(contact.start).as_secs(), 24 * 3600);
     }
 
     #[test]

@@ -1,15 +1,16 @@
-//! The bodies of the fuzz targets `bundle`, `cbor` and `tcpcl`; see `fuzz/README.md`.
+//! The bodies of the fuzz targets `bundle`, `cbor`, `contact_plan` and `tcpcl`; see `fuzz/README.md`.
 
 use std::time::Duration;
 
 use bentpipe_units::Time;
 
-use crate::Eid;
 pub use crate::bundle::fuzz_cbor as cbor;
 use crate::bundle::{Bundle, Decoder, Malformed, Piece};
+use crate::route::{Contact, ion};
 use crate::tcpcl::message::{CONTACT_LEN, Message};
 use crate::tcpcl::session::{Event, MAX_CONTROL, Session};
 use crate::tcpcl::{Role, SessionSettings};
+use crate::{DtnTime, Eid};
 
 /// A bundle's bytes, in pieces of the size that the first byte says.
 ///
@@ -48,6 +49,40 @@ fn decode(data: &[u8], size: usize) -> Result<(Bundle, Vec<u8>), Malformed> {
     }
     decoder.finish()?;
     Ok((head.expect("before the end comes a head"), payload))
+}
+
+/// A contact plan in ION's format.
+///
+/// # Panics
+/// A fault is no line, or not of this text; a contact cannot be; or contacts that were read and written again are
+/// others.
+pub fn contact_plan(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let now = DtnTime::from_millis(1000);
+    let lines = text.lines().count();
+    let is_sound = |fault: &ion::LineFault| {
+        (1..=lines).contains(&fault.line) && !fault.what.is_empty() && !fault.what.contains(char::is_control)
+    };
+    let plan = match ion::parse(&text, now) {
+        Ok(plan) => plan,
+        Err(faults) => return assert!(!faults.is_empty() && faults.iter().all(is_sound), "{faults:?}"),
+    };
+    assert!(plan.warnings.iter().all(is_sound), "{:?}", plan.warnings);
+    let mut again = String::from("@ 2000/01/01-00:00:00\n");
+    let mut expected = Vec::new();
+    for contact in plan.contacts {
+        assert_eq!(contact.check(), Ok(()));
+        let (Eid::Ipn { node: from, .. }, Eid::Ipn { node: to, .. }) = (&contact.from, &contact.to) else {
+            unreachable!("its nodes are numbers")
+        };
+        let (start, end, rate) = (contact.start.millis(), contact.end.millis(), contact.rate.bps() / 8);
+        // The end of time is no whole second.
+        if end < u64::MAX {
+            again += &format!("a contact +{} +{} {from} {to} {rate}\n", start / 1000, end / 1000);
+            expected.push(Contact { delay: Duration::ZERO, ..contact });
+        }
+    }
+    assert_eq!(ion::parse(&again, now).map(|plan| plan.contacts), Ok(expected));
 }
 
 /// What a peer sends in a session: a byte for settings, a byte for the size of the pieces in which it comes,
@@ -145,6 +180,7 @@ mod tests {
     fn their_corpora_break_nothing() {
         replay::replay("bundle", super::bundle);
         replay::replay("cbor", cbor);
+        replay::replay("contact_plan", contact_plan);
         replay::replay("tcpcl", tcpcl);
     }
 }

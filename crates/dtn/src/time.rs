@@ -47,6 +47,11 @@ impl DtnTime {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
+    /// Earlier by `span`; `None` before 2000.
+    pub fn before(self, span: Duration) -> Option<Self> {
+        self.0.checked_sub(u64::try_from(span.as_millis()).ok()?).map(Self)
+    }
+
     /// Later by `span`, or the end of time.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {

@@ -1,9 +1,11 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+#[cfg(feature = "dtn")]
+use std::time::UNIX_EPOCH;
 
 use bentpipe_config::{Document, Error, Fault};
 #[cfg(feature = "dtn")]
-use bentpipe_dtn::config::NodeConfig;
+use bentpipe_dtn::{DtnTime, config::NodeConfig};
 use bentpipe_proxy::Config;
 #[cfg(feature = "laboratory")]
 use bentpipe_sim::file::Source;
@@ -12,7 +14,7 @@ use clap::{Args, ValueEnum};
 /// Check a configuration and report everything that is wrong with it at once, each with its line and its
 /// remedy.
 ///
-/// It reads the file alone: it needs no root, no daemon and not the host that the file is for. `bentpipe
+/// It reads the file, and a contact plan that it names: it needs no root, no daemon and not the host that the file is for. `bentpipe
 /// doctor -c FILE` also checks the host. The exit code is 0 when there is no error.
 #[derive(Debug, Args)]
 pub(crate) struct Check {
@@ -90,7 +92,10 @@ impl Findings {
         let outcome = match kind {
             Kind::Proxy => Config::of(&document).map(|read| read.warnings),
             #[cfg(feature = "dtn")]
-            Kind::Node => NodeConfig::of(&document).map(|read| read.warnings),
+            Kind::Node => {
+                let now = DtnTime::from_unix(UNIX_EPOCH.elapsed().unwrap_or_default());
+                NodeConfig::with_contact_plan(&document, now).map(|read| read.warnings)
+            }
             #[cfg(feature = "laboratory")]
             Kind::Scenario => Source::of(document).and_then(|source| source.with(&[])).map(|_| Vec::new()),
         };
@@ -137,6 +142,7 @@ fn lines_of(mark: &str, fault: &Fault) -> String {
 fn as_json(fault: &Fault) -> serde_json::Value {
     let (reason, remedy) = fault.parts();
     serde_json::json!({
+        "file": fault.file,
         "line": fault.line(),
         "key": fault.key,
         "written": fault.written,

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 mod identity;
 mod ping;
 mod recv;
+mod reload;
 mod run;
 mod send;
 mod status;
@@ -24,6 +25,7 @@ enum Command {
     Send(send::Send),
     Recv(recv::Recv),
     Status(status::Status),
+    Reload(reload::Reload),
     Ping(ping::Ping),
     Identity(identity::Identity),
 }
@@ -43,6 +45,7 @@ impl Dtn {
             Command::Send(send) => send.run(),
             Command::Recv(recv) => recv.run(),
             Command::Status(status) => status.run(),
+            Command::Reload(reload) => reload.run(),
             Command::Ping(ping) => ping.run(),
             Command::Identity(identity) => identity.run(),
         }

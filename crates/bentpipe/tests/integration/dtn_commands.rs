@@ -197,6 +197,52 @@ fn a_ping_shows_how_long_it_took_and_a_trace_which_way() {
 }
 
 #[test]
+fn a_running_node_reads_its_configuration_again() {
+    let folder = folder();
+    let config = configure(folder.path(), "gateway", free_port(), "contact_plan = \"plan.ionrc\"\n");
+    let plan = folder.path().join("plan.ionrc");
+    fs::write(&plan, "# nothing yet\n").unwrap();
+    let node = start(&config);
+    let reload = || bentpipe(&["dtn", "reload", "--socket", &node.socket]);
+    assert!(success(&reload()).contains("no route or contact has changed"));
+    fs::write(&plan, "a contact +0 +60 1 2 1000\n").unwrap();
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("[node]\n", "[node]\nquota = \"1GB\"\n")).unwrap();
+    let report = success(&reload());
+    for part in [
+        "warning: ",
+        "plan.ionrc:1: no range from 1 to 2 covers a contact",
+        "node.quota has changed in the file, and keeps its old value",
+        "the node uses the new configuration; changed: contacts",
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    let checked = success(&bentpipe(&["check", config.to_str().unwrap()]));
+    assert!(checked.contains("plan.ionrc:1: no range") && checked.contains("1 warning"), "{checked}");
+    let checked = document(&["check", config.to_str().unwrap(), "--json"]);
+    assert_eq!(
+        (&checked["warnings"][0]["file"], &checked["warnings"][0]["line"]),
+        (&plan.to_str().into(), &1.into())
+    );
+    fs::write(&plan, "a contact\n").unwrap();
+    refusal(&reload(), &["plan.ionrc:1: a contact has 5 or 6 values"]);
+    assert_eq!(bentpipe(&["check", config.to_str().unwrap()]).status.code(), Some(1));
+    let log = || fs::read_to_string(config.with_extension("log")).unwrap();
+    assert!(log().contains("the old one stays in force"), "{}", log());
+    // By a signal, too.
+    fs::write(&plan, "a contact +0 +60 1 2 2000\na range +0 +60 1 2 1\n").unwrap();
+    let before = log().matches("read the configuration again").count();
+    let pid = rustix::process::Pid::from_child(&node.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    let begun = Instant::now();
+    while log().matches("read the configuration again").count() == before {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    success(&bentpipe(&["dtn", "status", "--socket", &node.socket]));
+}
+
+#[test]
 fn impossible_values_are_refused_with_the_reason() {
     let folder = folder();
     let path = folder.path().display().to_string();

@@ -10,7 +10,7 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
-use super::{Accepted, Acknowledged, DeliveryLine, Sent};
+use super::{Accepted, Acknowledged, DeliveryLine, ReloadReport, Sent};
 use crate::bundle::FileName;
 
 /// The node, in error messages.
@@ -171,6 +171,15 @@ impl Client {
     pub async fn acknowledge_all(&self, keys: &[u64]) -> Result<Acknowledged, ClientError> {
         let body = serde_json::to_vec(keys).unwrap_or_default();
         let response = self.0.send_json(Method::POST, "/bundles/acknowledge", Bytes::from(body)).await?;
+        self.0.read_json(response).await
+    }
+
+    /// Has the node read its configuration again.
+    ///
+    /// # Errors
+    /// [`ClientError`]: the node goes on with the old one.
+    pub async fn reload(&self) -> Result<ReloadReport, ClientError> {
+        let response = self.0.send(Method::POST, "/reload", &[], Empty::new()).await?;
         self.0.read_json(response).await
     }
 

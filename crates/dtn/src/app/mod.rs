@@ -5,7 +5,9 @@ mod batch;
 mod body;
 mod client;
 mod metrics;
+mod reload;
 
 pub use api::{Acknowledged, Sent, router};
 pub use batch::{Accepted, DeliveryLine};
 pub use client::{Client, ClientError, Delivery, ReadBody, Received};
+pub use reload::{Reload, ReloadReport, reload_router};

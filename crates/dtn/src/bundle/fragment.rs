@@ -5,6 +5,11 @@ use std::ops::Range;
 
 use super::{Bundle, Fragment};
 
+/// Whether a bundle may be cut into fragments.
+pub(crate) fn is_divisible(bundle: &Bundle) -> bool {
+    !bundle.must_not_fragment && bundle.id.is_unique()
+}
+
 /// A fragment of a bundle, or of a fragment of one: `range` is a part of the *whole* payload, bytes. What
 /// covers all that the bundle has is the bundle as it is.
 ///
@@ -18,12 +23,7 @@ pub fn cut(bundle: &Bundle, range: Range<u64>) -> Option<Bundle> {
     if range == has {
         return Some(bundle.clone());
     }
-    if bundle.must_not_fragment
-        || !bundle.id.is_unique()
-        || range.is_empty()
-        || range.start < has.start
-        || range.end > has.end
-    {
+    if !is_divisible(bundle) || range.is_empty() || range.start < has.start || range.end > has.end {
         return None;
     }
     let total = bundle.id.fragment.map_or(bundle.payload_len, |part| part.total);

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::{NodeConfig, PeerSettings, SMALLEST_FRAGMENT, TlsChoice};
 use crate::Eid;
+use crate::route::Contact;
 
 /// The datagrams that are possible, bytes: the least has room for a header and some data, the most is what UDP
 /// over IPv4 carries.
@@ -110,7 +111,9 @@ impl NodeConfig {
                 "LTP does not encrypt; leave tls and certificate out, and write [[security]] for bundles";
             return Err(Problem::new(message));
         }
-        let has_contact = || self.contacts.iter().any(|contact| contact.to.node() == peer.id.node());
+        // A plan in a file of its own is read later.
+        let in_plan = |contact: &Contact| contact.to.node() == peer.id.node();
+        let has_contact = || self.node.contact_plan.is_some() || self.contacts.iter().any(in_plan);
         if settings.rate.is_none() && peer.leg.is_none() && !has_contact() {
             let message =
                 "nothing says how fast the link is; write rate, a leg for the peer, or [[contacts]]";

@@ -15,15 +15,18 @@ use tokio::task::JoinSet;
 
 use crate::app;
 use crate::config::{IngressSettings, Listen, NodeConfig};
-use crate::node::{Node, NodeError, Policies};
+use crate::node::{Node, NodeError, Policies, clock};
 use crate::store::{Store, StoreConfig};
 use crate::tcpcl::TlsConfig;
 use crate::tcpcl::identity::{self, Identity, IdentityError};
 use crate::transfer;
 
 mod ltp;
+mod reload;
 mod sessions;
 mod sockets;
+
+pub use reload::{ReloadError, Reloader};
 
 use sessions::{SessionContext, find_leg};
 
@@ -34,6 +37,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Prepared {
     config: NodeConfig,
+    /// Where the configuration is, if it can be read again.
+    file: Option<PathBuf>,
     legs: Arc<Legs>,
     listeners: Vec<(StdListener, Option<String>)>,
     /// Of the HTTP inlets, in the order of the configuration.
@@ -49,6 +54,7 @@ pub struct Prepared {
 #[derive(Debug)]
 pub struct Running {
     node: Node,
+    reloader: Reloader,
     addresses: Vec<SocketAddr>,
     http_addresses: Vec<SocketAddr>,
     ltp_address: Option<SocketAddr>,
@@ -60,12 +66,15 @@ pub struct Running {
 }
 
 impl Prepared {
-    /// Prepares the legs, reads the keys, binds the ports, and makes the folders, which belong to `account`
+    /// Prepares the legs, reads the keys and the contact plan, binds the ports, and makes the folders, which belong to `account`
     /// if one is given.
     ///
     /// # Errors
     /// [`NodeError`].
-    pub fn new(config: NodeConfig, account: Option<&Account>) -> Result<Self, NodeError> {
+    pub fn new(mut config: NodeConfig, account: Option<&Account>) -> Result<Self, NodeError> {
+        for warning in config.read_contact_plan(clock())? {
+            tracing::warn!("{warning}");
+        }
         let legs = Arc::new(Legs::prepare(&config.legs, &config.terrestrial));
         let tls = load_tls(&config)?;
         let policies = Policies::load(&config.security)?;
@@ -90,7 +99,13 @@ impl Prepared {
         let http_listeners = http_addresses.map(bind).collect::<Result<_, NodeError>>()?;
         let ltp = config.ltp.as_ref().map(|settings| ltp::bind(settings.address)).transpose()?;
         let applications = sockets::bind_unix(&config.node.socket, account)?;
-        Ok(Self { config, legs, listeners, http_listeners, ltp, applications, tls, policies })
+        Ok(Self { config, file: None, legs, listeners, http_listeners, ltp, applications, tls, policies })
+    }
+
+    /// The same for a configuration that can be read again from this file.
+    #[must_use]
+    pub fn reloads_from(self, file: impl Into<PathBuf>) -> Self {
+        Self { file: Some(file.into()), ..self }
     }
 
     /// Opens the store and starts to listen, to connect and to serve applications. Call it within a runtime
@@ -99,7 +114,7 @@ impl Prepared {
     /// # Errors
     /// [`NodeError`].
     pub async fn start(self) -> Result<Running, NodeError> {
-        let Self { config, legs, listeners, http_listeners, ltp, applications, tls, policies } = self;
+        let Self { config, file, legs, listeners, http_listeners, ltp, applications, tls, policies } = self;
         let senders = Senders::default();
         let rate_controller = legs.share(senders.clone())?;
         let (store, records) = Store::open(StoreConfig {
@@ -126,7 +141,8 @@ impl Prepared {
         }
         let applications = UnixListener::from_std(applications)
             .map_err(NodeError::system("listen for applications".into()))?;
-        services.spawn(serve_applications(node.clone(), applications));
+        let reloader = Reloader::new(node.clone(), file, config.clone());
+        services.spawn(serve_applications(node.clone(), reloader.clone(), applications));
         let http_addresses = http_listeners.iter().map(StdListener::local_addr).collect::<Result<_, _>>();
         let http_addresses = http_addresses.map_err(NodeError::system("listen for HTTP PUTs".into()))?;
         transfer::start(&node, &config, http_listeners, &mut services).await?;
@@ -146,6 +162,7 @@ impl Prepared {
         }
         Ok(Running {
             node,
+            reloader,
             addresses,
             http_addresses,
             ltp_address,
@@ -162,6 +179,11 @@ impl Running {
     /// The node.
     pub fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// Reads its configuration again.
+    pub fn reloader(&self) -> &Reloader {
+        &self.reloader
     }
 
     /// The addresses of its TCPCL listeners, in the order of the configuration.
@@ -194,8 +216,10 @@ impl Running {
 }
 
 /// Serves applications until the task is cancelled.
-async fn serve_applications(node: Node, listener: UnixListener) {
-    if let Err(error) = axum::serve(listener, app::router(node)).await {
+async fn serve_applications(node: Node, reloader: Reloader, listener: UnixListener) {
+    let reload = Arc::new(move || reloader.reload().map_err(|error| error.to_string()));
+    let router = app::router(node).merge(app::reload_router(reload));
+    if let Err(error) = axum::serve(listener, router).await {
         tracing::error!("the interface for applications has stopped: {error}");
     }
 }

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use crate::bundle::{Bundle, BundleId, Fragment, Priority};
-use crate::route::{Decision, LinkState, Routes};
+use crate::bundle::{Bundle, BundleId, Fragment, Priority, fragment};
+use crate::route::{ContactId, Decision, Hop, LEAST_PART, LinkState, Load, Routes, fits_on_link, on_link};
 use crate::store::{Key, Purpose, Record};
 use crate::{DtnTime, Eid};
 
@@ -13,6 +13,10 @@ use super::status::WaitingStatus;
 
 /// A bundle without a route is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
+/// How long it may take to cut a bundle and to store its parts.
+const TO_CUT: Duration = Duration::from_secs(1);
+/// The most bundles that are routed again when a session asks for one.
+const MAX_TRIED: usize = 16;
 
 /// The order in a queue: by priority, then by arrival.
 type Position = (Reverse<Priority>, Key);
@@ -28,6 +32,8 @@ pub(crate) struct ForwardingQueue {
     deliveries: BTreeMap<Eid, BTreeSet<Position>>,
     /// Bundles that wait for a contact or a route, by the time of the next attempt.
     parked: BTreeSet<(DtnTime, Key)>,
+    /// Bundles that have booked a contact of this node.
+    booked: BTreeMap<ContactId, BTreeSet<Position>>,
     expiries: BTreeSet<(DtnTime, Key)>,
     /// When leases end, and which. Those of bundles that have been acknowledged meanwhile are here until then.
     lease_ends: BTreeSet<(DtnTime, Key, u64)>,
@@ -47,6 +53,17 @@ struct Entry {
     closed: Vec<Eid>,
     /// How often it has been given to an application.
     leases: u64,
+    /// What it has booked of the contact plan.
+    booking: Option<Booking>,
+}
+
+/// What a bundle has booked of each contact on its way.
+#[derive(Debug)]
+struct Booking {
+    hops: Vec<Hop>,
+    /// Bytes on the link. Where no contact has room for all of it, those that fit.
+    bytes: u64,
+    is_whole: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +88,7 @@ impl ForwardingQueue {
             queues: BTreeMap::new(),
             deliveries: BTreeMap::new(),
             parked: BTreeSet::new(),
+            booked: BTreeMap::new(),
             expiries: BTreeSet::new(),
             lease_ends: BTreeSet::new(),
             parts: HashMap::new(),
@@ -93,7 +111,8 @@ impl ForwardingQueue {
         }
         // In this status it is in no queue.
         let status = Status::Sending;
-        self.entries.insert(key, Entry { record, status, refused_by: Vec::new(), closed, leases: 0 });
+        self.entries
+            .insert(key, Entry { record, status, refused_by: Vec::new(), closed, leases: 0, booking: None });
         match purpose {
             Purpose::Forward => return self.route(key, now),
             Purpose::Deliver => self.set(key, Status::Deliverable),
@@ -102,21 +121,80 @@ impl ForwardingQueue {
         None
     }
 
-    /// Routes a bundle that no session is sending. Returns the peer that it can go to now.
+    /// Routes a bundle that no session is sending, and books its way. Returns the peer that it can go to now.
     fn route(&mut self, key: Key, now: DtnTime) -> Option<Eid> {
+        self.cancel(key);
         let entry = self.entries.get(&key)?;
         let bundle = &entry.record.bundle;
         // Never back to the previous node: two nodes with opposite routes would pass a bundle back and forth.
         let except = entry.refused_by.iter().chain(&entry.closed).chain(&entry.record.from);
         let except: Vec<Eid> = except.cloned().collect();
-        let status = match self.routes.next(&bundle.destination, bundle.encoded_len(), now, &except) {
-            Decision::Via { peer, from, .. } if from <= now => Status::Queued(peer),
-            Decision::Via { from, .. } => Status::Parked(from),
-            Decision::NoRoute => Status::Parked(now.after(TRY_AGAIN)),
+        let len = on_link(bundle.encoded_len());
+        let (priority, expires) = (bundle.priority, entry.record.expires);
+        let load = Load { len, priority, expires, is_divisible: fragment::is_divisible(bundle) };
+        let (status, booking) = match self.routes.next(&bundle.destination, &load, now, &except) {
+            Decision::Via { peer, from, fits, hops, .. } => {
+                let booking = Booking { hops, bytes: len.min(fits), is_whole: len <= fits };
+                let status = if from <= now { Status::Queued(peer) } else { Status::Parked(from) };
+                (status, Some(booking).filter(|booking| !booking.hops.is_empty()))
+            }
+            Decision::NoRoute => (Status::Parked(now.after(TRY_AGAIN)), None),
         };
         let peer = if let Status::Queued(peer) = &status { Some(peer.clone()) } else { None };
         self.set(key, status);
+        if let Some(booking) = booking {
+            self.book(key, booking, now);
+        }
         peer
+    }
+
+    fn book(&mut self, key: Key, booking: Booking, now: DtnTime) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let priority = entry.record.bundle.priority;
+        self.routes.book(&booking.hops, booking.bytes, priority);
+        let contact = self.routes.own_contact(&booking.hops);
+        entry.booking = Some(booking);
+        if let Some(contact) = contact {
+            self.booked.entry(contact).or_default().insert((Reverse(priority), key));
+            self.displace(contact, priority, now);
+        }
+    }
+
+    /// Routes the last of the less urgent bundles of a contact again, as many as no longer fit.
+    fn displace(&mut self, contact: ContactId, priority: Priority, now: DtnTime) {
+        let mut excess = self.routes.excess(contact, now);
+        while excess > 0 {
+            let last_first = self.booked.get(&contact).into_iter().flatten().rev();
+            let mut less_urgent = last_first.take_while(|(Reverse(other), _)| *other < priority);
+            let Some(key) = less_urgent.find(|(_, key)| self.waits(*key)).map(|(_, key)| *key) else {
+                return;
+            };
+            // The janitor finds it due.
+            self.cancel(key);
+            self.set(key, Status::Parked(now));
+            excess = self.routes.excess(contact, now);
+        }
+    }
+
+    /// Returns what a bundle has booked.
+    fn cancel(&mut self, key: Key) {
+        let Some((position, booking)) = self.take_booking(key) else { return };
+        self.routes.cancel(&booking.hops, booking.bytes, position.0.0);
+    }
+
+    fn take_booking(&mut self, key: Key) -> Option<(Position, Booking)> {
+        let entry = self.entries.get_mut(&key)?;
+        let booking = entry.booking.take()?;
+        let position = (Reverse(entry.record.bundle.priority), key);
+        if let Some(contact) = self.routes.own_contact(&booking.hops) {
+            take(&mut self.booked, &contact, &position);
+        }
+        Some((position, booking))
+    }
+
+    fn waits(&self, key: Key) -> bool {
+        let waits = |entry: &Entry| matches!(entry.status, Status::Queued(_) | Status::Parked(_));
+        self.entries.get(&key).is_some_and(waits)
     }
 
     /// Changes a bundle's status and moves it between the queues.
@@ -148,10 +226,52 @@ impl ForwardingQueue {
     }
 
     /// Takes the most urgent bundle that can go to a peer now.
-    pub(crate) fn next_for(&mut self, peer: &Eid) -> Option<Record> {
-        let (_, key) = *self.queues.get(peer)?.first()?;
-        self.set(key, Status::Sending);
-        self.entries.get(&key).map(|entry| entry.record.clone())
+    pub(crate) fn next_for(&mut self, peer: &Eid, now: DtnTime) -> Option<Record> {
+        let room = self.routes.open_for(peer, now)?;
+        if !self.queues.contains_key(peer) {
+            self.pull(peer, room, now);
+        }
+        for _ in 0..MAX_TRIED {
+            let (_, key) = *self.queues.get(peer)?.first()?;
+            let entry = self.entries.get(&key)?;
+            let len = on_link(entry.record.bundle.encoded_len());
+            if len.min(LEAST_PART) > room {
+                // All are routed again when the contact has ended.
+                return None;
+            }
+            let is_part = entry.booking.as_ref().is_some_and(|booking| !booking.is_whole);
+            // A bundle that was to go as a whole may do so later.
+            if len <= room || is_part || self.route_to(key, peer, now) {
+                self.set(key, Status::Sending);
+                return self.entries.get(&key).map(|entry| entry.record.clone());
+            }
+        }
+        None
+    }
+
+    /// Brings bundles forward that have booked later contacts with a peer, where this one has room for them: it
+    /// is faster than planned, or others have gone.
+    fn pull(&mut self, peer: &Eid, room: u64, now: DtnTime) {
+        if room < LEAST_PART {
+            return;
+        }
+        let later = self.booked.iter().filter(|(contact, _)| self.routes.is_later_with(**contact, peer, now));
+        let keys = later.flat_map(|(_, positions)| positions).map(|(_, key)| *key);
+        for key in keys.take(MAX_TRIED).collect::<Vec<_>>() {
+            if self.waits(key) {
+                self.route_to(key, peer, now);
+            }
+        }
+    }
+
+    /// Routes a bundle again. Says whether it can go to this peer now. For another one the janitor finds it due,
+    /// which wakes that.
+    fn route_to(&mut self, key: Key, peer: &Eid, now: DtnTime) -> bool {
+        match self.route(key, now) {
+            Some(other) if other != *peer => self.postpone(key, now),
+            to => return to.is_some(),
+        }
+        false
     }
 
     /// Queues a bundle again whose transfer failed. Returns the peer that it can go to now.
@@ -165,6 +285,7 @@ impl ForwardingQueue {
 
     /// A peer has no room for it: tries it again at `until`.
     pub(crate) fn postpone(&mut self, key: Key, until: DtnTime) {
+        self.cancel(key);
         self.set(key, Status::Parked(until));
     }
 
@@ -189,7 +310,20 @@ impl ForwardingQueue {
         self.route(key, now)
     }
 
+    /// A peer has acknowledged it. What it has booked of the contacts after that with the peer stays booked: it is
+    /// on its way to them.
+    pub(crate) fn forwarded(&mut self, key: Key) -> Option<Record> {
+        if let Some((position, booking)) = self.take_booking(key)
+            && self.routes.own_contact(&booking.hops).is_some()
+        {
+            self.routes.cancel(&booking.hops[..1], booking.bytes, position.0.0);
+        }
+        self.remove(key)
+    }
+
+    /// Removes a bundle, and what it has booked.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Record> {
+        self.cancel(key);
         // In this status it is in no queue.
         self.set(key, Status::Sending);
         let record = self.entries.remove(&key)?.record;
@@ -286,24 +420,51 @@ impl ForwardingQueue {
         over.map(|(_, key)| *key).filter(|key| !self.is_in_flight(*key)).collect()
     }
 
-    /// The bundles to route again: all waiting ones after a contact has begun or ended, otherwise those whose
-    /// waiting time is over.
-    pub(crate) fn due(&self, now: DtnTime, all: bool) -> Vec<Key> {
-        if all {
-            let queued = self.queues.values().flatten().map(|(_, key)| *key);
-            queued.chain(self.parked.iter().map(|(_, key)| *key)).collect()
+    /// The bundles to route again, the most urgent first: all waiting ones after a contact has begun or ended,
+    /// otherwise those whose waiting time is over. What they have booked is returned before, so that the most
+    /// urgent ones choose first.
+    pub(crate) fn due(&mut self, now: DtnTime, all: bool) -> Vec<Key> {
+        let mut due: Vec<Position> = if all {
+            self.routes.forget_before(now);
+            let parked = self.parked.iter().filter_map(|(_, key)| self.position(*key));
+            self.queues.values().flatten().copied().chain(parked).collect()
         } else {
-            self.parked.iter().take_while(|(until, _)| *until <= now).map(|(_, key)| *key).collect()
-        }
+            let over = self.parked.iter().take_while(|(until, _)| *until <= now);
+            over.filter_map(|(_, key)| self.position(*key)).collect()
+        };
+        due.sort_unstable();
+        due.iter().for_each(|(_, key)| self.cancel(*key));
+        due.into_iter().map(|(_, key)| key).collect()
+    }
+
+    fn position(&self, key: Key) -> Option<Position> {
+        Some((Reverse(self.entries.get(&key)?.record.bundle.priority), key))
     }
 
     /// Routes these again if they still wait. Returns the peers that have bundles to send now.
     pub(crate) fn reroute(&mut self, keys: &[Key], now: DtnTime) -> HashSet<Eid> {
-        let waits = |entry: &Entry| matches!(entry.status, Status::Queued(_) | Status::Parked(_));
-        let keys = keys.iter().filter_map(|key| {
-            self.entries.get(key).is_some_and(waits).then(|| self.route(*key, now)).flatten()
-        });
-        keys.collect()
+        let mut peers = HashSet::new();
+        for key in keys {
+            if self.waits(*key) {
+                peers.extend(self.route(*key, now));
+            }
+        }
+        peers
+    }
+
+    /// Puts other routes in force. Returns the bundles to route again, the most urgent first.
+    pub(crate) fn set_routes(&mut self, routes: Routes, now: DtnTime) -> Vec<Key> {
+        let all: Vec<Key> = self.entries.keys().copied().collect();
+        all.into_iter().for_each(|key| self.cancel(key));
+        let mut older = std::mem::replace(&mut self.routes, routes);
+        // What is left is booked for bundles on their way.
+        self.routes.keep_bookings_of(&mut older);
+        self.due(now, true)
+    }
+
+    /// Forgets contacts that are over.
+    pub(crate) fn forget_contacts(&mut self, now: DtnTime) {
+        self.routes.forget_before(now);
     }
 
     /// Bytes of all blocks except payloads.
@@ -318,8 +479,7 @@ impl ForwardingQueue {
 
     /// Whether the contact plan allows a session with a peer now.
     pub(crate) fn is_open(&self, peer: &Eid, now: DtnTime) -> bool {
-        let decision = self.routes.next(peer, 0, now, &[]);
-        matches!(decision, Decision::Via { peer: via, from, .. } if via == *peer && from <= now)
+        self.routes.open_for(peer, now).is_some()
     }
 
     /// What the contact plan says of the link to a peer now.
@@ -327,12 +487,14 @@ impl ForwardingQueue {
         self.routes.link_to(peer, now)
     }
 
-    /// How many bytes of a bundle fit into its contact.
-    pub(crate) fn fits(&self, bundle: &Bundle, now: DtnTime) -> Option<u64> {
-        match self.routes.next(&bundle.destination, bundle.encoded_len(), now, &[]) {
-            Decision::Via { fits, .. } => Some(fits),
-            Decision::NoRoute => None,
-        }
+    /// How long a bundle of `len` bytes can be that a session is about to send to a peer, so that the contact with
+    /// it carries it, and the contacts on its way after that. What has to be cut has to be stored again before.
+    pub(crate) fn fits(&self, key: Key, len: u64, peer: &Eid, now: DtnTime) -> u64 {
+        let booking = self.entries.get(&key).and_then(|entry| entry.booking.as_ref());
+        let on_way = booking.filter(|booking| !booking.is_whole).map_or(u64::MAX, |booking| booking.bytes);
+        let room = |pause| self.routes.open_after(peer, now, pause).unwrap_or(u64::MAX).min(on_way);
+        // It was to go as a whole, and the estimate of what the link adds is generous.
+        if len <= room(Duration::ZERO) { u64::MAX } else { fits_on_link(room(TO_CUT)) }
     }
 
     /// Bundles that wait for a peer.
@@ -379,7 +541,7 @@ fn head_len(bundle: &Bundle) -> u64 {
     bundle.encoded_len().saturating_sub(bundle.payload_len)
 }
 
-fn take(queues: &mut BTreeMap<Eid, BTreeSet<Position>>, whose: &Eid, position: &Position) {
+fn take<K: Ord>(queues: &mut BTreeMap<K, BTreeSet<Position>>, whose: &K, position: &Position) {
     if let Some(queue) = queues.get_mut(whose) {
         queue.remove(position);
         if queue.is_empty() {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::bundle::report::ReasonCode;
-use crate::store::Change;
+use crate::store::{Change, Key};
 
 use super::{Node, clock};
 use crate::DtnTime;
@@ -53,6 +53,11 @@ impl Node {
     /// Routes bundles that are due; all waiting ones if contacts have changed.
     fn reroute_waiting(&self, now: DtnTime, changed: bool) {
         let due = self.queue().due(now, changed);
+        self.reroute(&due, now);
+    }
+
+    /// Routes waiting bundles, and wakes the sessions that can send them.
+    pub(super) fn reroute(&self, due: &[Key], now: DtnTime) {
         for keys in due.chunks(BATCH) {
             let peers = self.queue().reroute(keys, now);
             self.wake(&peers);
@@ -64,6 +69,7 @@ impl Node {
         let now = clock();
         if forget {
             self.passed_on().forget_expired(now);
+            self.queue().forget_contacts(now);
         }
         self.remove_acknowledged(forget.then_some(Change::Forget(now)));
         self.end_leases(now);

@@ -191,6 +191,17 @@ impl Node {
         self.queue().link_to(peer, clock())
     }
 
+    /// Puts the routes and contacts of another configuration in force, and routes all waiting bundles again. The
+    /// peers stay.
+    pub(crate) fn set_routes(&self, config: &NodeConfig) {
+        let now = clock();
+        let waiting = self.queue().set_routes(routes(config), now);
+        self.reroute(&waiting, now);
+        // The plan may allow other sessions now.
+        self.peers().for_each(|peer| peer.dial.notify_one());
+        self.0.janitor.notify_one();
+    }
+
     fn queue(&self) -> MutexGuard<'_, ForwardingQueue> {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

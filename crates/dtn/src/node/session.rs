@@ -25,6 +25,8 @@ const NO_ROOM_DELAY: Duration = Duration::from_secs(10);
 const RETRANSMIT_DELAY: Duration = Duration::from_secs(1);
 /// The shortest fragment, bytes of payload. Shorter ones are mostly head.
 const MIN_FRAGMENT: u64 = 256;
+/// What the head of a fragment has beyond that of its bundle, bytes: two more numbers, of at most nine each.
+const OF_FRAGMENT: u64 = 32;
 /// The most fragments of one cut; each takes memory as a bundle does. A fragment that is still too long is
 /// cut again when it is sent.
 const MAX_PIECES: u64 = 4096;
@@ -108,10 +110,7 @@ impl BundleAgent for PeerSession {
             }
             let record = {
                 let mut queue = self.node.queue();
-                if !queue.is_open(peer, clock()) {
-                    return None;
-                }
-                queue.next_for(peer)?
+                queue.next_for(peer, clock())?
             };
             let key = record.key;
             match self.node.prepare(peer, record, limit) {
@@ -142,7 +141,7 @@ impl BundleAgent for PeerSession {
     }
 
     fn sent(&self, peer: &Eid, handle: BundleHandle) {
-        let Some(record) = self.node.queue().remove(Key(handle)) else { return };
+        let Some(record) = self.node.queue().forwarded(Key(handle)) else { return };
         self.node.passed_on().note(&record, peer);
         self.node.remove_later(record.key);
         let counters = &self.node.0.counters;
@@ -201,29 +200,37 @@ impl Node {
             }
         };
         let most = self.most_for(peer, &bundle, limit);
-        if bundle.payload_len > most {
-            return self.cut(peer, &record, most).map(|()| None);
+        let of_contact = self.room_for(peer, &record);
+        if bundle.payload_len > most.min(of_contact) {
+            return self.cut(peer, &record, most, of_contact).map(|()| None);
         }
         Ok(Some(Sending::new(self.clone(), record.key, &bundle, self.store().read(&record.payload))))
     }
 
     /// The most bytes of payload in one transfer to the peer.
     fn most_for(&self, peer: &Eid, bundle: &Bundle, limit: u64) -> u64 {
-        let blocks = bundle.encoded_len() - bundle.payload_len;
-        // The head of a fragment has two more numbers, of at most nine bytes each.
-        let of_transfer = limit.saturating_sub(blocks + 32);
-        let of_contact =
-            self.queue().fits(bundle, clock()).map_or(u64::MAX, |fits| fits.saturating_sub(blocks));
+        let of_transfer = limit.saturating_sub(blocks(bundle) + OF_FRAGMENT);
         let chosen = self.0.peers.get(peer).and_then(|peer| peer.settings.fragment_above);
-        of_transfer.min(of_contact).min(chosen.map_or(u64::MAX, bentpipe_units::ByteCount::get))
+        of_transfer.min(chosen.map_or(u64::MAX, bentpipe_units::ByteCount::get))
     }
 
-    /// Replaces a bundle by fragments of at most `most` bytes.
-    fn cut(&self, peer: &Eid, record: &Record, most: u64) -> Result<(), StoreError> {
+    /// The most bytes of payload that the contacts carry on its way.
+    fn room_for(&self, peer: &Eid, Record { key, bundle, .. }: &Record) -> u64 {
+        let fits = self.queue().fits(*key, bundle.encoded_len(), peer, clock());
+        fits.saturating_sub(blocks(bundle) + OF_FRAGMENT)
+    }
+
+    /// Replaces a bundle by fragments of at most `most` bytes, the first of at most `of_contact`.
+    fn cut(&self, peer: &Eid, record: &Record, most: u64, of_contact: u64) -> Result<(), StoreError> {
         let now = clock();
         let begin = record.bundle.id.fragment.map_or(0, |part| part.offset);
-        let ranges: Vec<Range<u64>> =
-            if most < MIN_FRAGMENT { Vec::new() } else { pieces(record.bundle.payload_len, most) };
+        let len = record.bundle.payload_len;
+        let ranges: Vec<Range<u64>> = match (most.min(of_contact), of_contact < most) {
+            (least, _) if least < MIN_FRAGMENT => Vec::new(),
+            // The rest is cut when it is sent: other contacts have other room.
+            (first, true) => vec![0..first.min(len), first.min(len)..len],
+            (most, false) => pieces(len, most),
+        };
         let piece = |range: &Range<u64>| {
             let bundle = fragment::cut(&record.bundle, begin + range.start..begin + range.end)?;
             let (key, payload) = (self.store().next_key(), record.payload.slice(range.clone()));
@@ -237,10 +244,9 @@ impl Node {
         };
         let pieces: Option<Vec<Record>> = ranges.iter().map(piece).collect();
         let Some(pieces) = pieces.filter(|pieces| !pieces.is_empty()) else {
+            let (id, takes) = (&record.bundle.id, most.min(of_contact));
             tracing::warn!(
-                "{} has {} bytes and must not be fragmented, {peer} takes {most}: it waits for another route",
-                record.bundle.id,
-                record.bundle.payload_len
+                "{id} has {len} bytes and must not be fragmented, {peer} takes {takes}: it waits for another route"
             );
             let elsewhere = self.queue().reroute_around(record.key, peer, now);
             self.wake(elsewhere.iter());
@@ -258,6 +264,11 @@ impl Node {
         self.wake(peers.iter().filter(|other| *other != peer));
         Ok(())
     }
+}
+
+/// Bytes of all blocks except the payload.
+fn blocks(bundle: &Bundle) -> u64 {
+    bundle.encoded_len() - bundle.payload_len
 }
 
 fn pieces(len: u64, most: u64) -> Vec<Range<u64>> {

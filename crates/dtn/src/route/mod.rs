@@ -6,49 +6,45 @@
 //!
 //! If the plan has contacts with a node, it can be reached only within them, also as a neighbour or by a
 //! static route. Other neighbours are assumed to be always reachable.
+//!
+//! A bundle that is on its way through contacts is booked in them, so that they are not promised twice:
+//! [`book`](Routes::book) and [`cancel`](Routes::cancel).
 
+mod contact;
+pub mod ion;
+mod occupancy;
 mod plan;
 
 use std::time::Duration;
 
-use bentpipe_units::{Rate, Span};
-use serde::{Deserialize, Deserializer};
+use bentpipe_units::Rate;
 
+use crate::bundle::Priority;
 use crate::{DtnTime, Eid, EidPattern};
-use plan::Plan;
+pub use contact::{Contact, ContactError};
+pub use plan::{ContactId, Hop};
+use plan::{Plan, Wanted};
 
 /// The smallest fragment worth sending, bytes: fragments have heads too.
 pub const LEAST_PART: u64 = 1024;
+/// Contacts that begin later than this after now are not used.
+pub const HORIZON: Duration = Duration::from_secs(366 * 24 * 3600);
+/// What the layers below add to a bundle, parts of a thousand and at least so many bytes. Implementations of
+/// contact graph routing estimate a bundle's consumption of a contact's volume so.
+const OVERHEAD_PER_MILLE: u64 = 30;
+const LEAST_OVERHEAD: u64 = 100;
 
-/// A time in which one node can send to another; the other direction needs a contact of its own. In a
-/// configuration it is one of `[[contacts]]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Contact {
-    /// The sending node.
-    pub from: Eid,
-    /// The receiving node.
-    pub to: Eid,
-    /// When it begins.
-    #[serde(deserialize_with = "DtnTime::from_date")]
-    pub start: DtnTime,
-    /// When it ends: the last byte has to be sent before.
-    #[serde(deserialize_with = "DtnTime::from_date")]
-    pub end: DtnTime,
-    /// How fast it is.
-    pub rate: Rate,
-    /// The propagation delay.
-    #[serde(default, deserialize_with = "span")]
-    pub delay: Duration,
-}
-
-/// A contact that is not possible.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the contact from {from} to {to} cannot be: {reason}")]
-pub struct ContactError {
-    from: Eid,
-    to: Eid,
-    reason: &'static str,
+/// A bundle, as contacts see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes on the link; see [`on_link`].
+    pub len: u64,
+    /// Bundles that are more urgent take its place.
+    pub priority: Priority,
+    /// Contacts that begin later are of no use for it.
+    pub expires: DtnTime,
+    /// Whether a path is of use that has no room for all of it.
+    pub is_divisible: bool,
 }
 
 /// Where a bundle goes.
@@ -65,6 +61,8 @@ pub enum Decision {
         /// How many bytes fit into all planned contacts on the path. A longer bundle has to be fragmented, or
         /// to wait.
         fits: u64,
+        /// The planned contacts on the path, as far as it is known.
+        hops: Vec<Hop>,
     },
     /// No path is known.
     NoRoute,
@@ -96,7 +94,9 @@ pub struct Routes {
 impl Routes {
     /// The routes of a node without neighbours.
     pub fn new(node: &Eid) -> Self {
-        Self { node: node.node(), neighbours: Vec::new(), routes: Vec::new(), plan: Plan::default() }
+        let node = node.node();
+        let plan = Plan::new(node.clone());
+        Self { node, neighbours: Vec::new(), routes: Vec::new(), plan }
     }
 
     /// Adds a neighbour.
@@ -123,114 +123,165 @@ impl Routes {
     /// Adds a contact to the plan; endpoints stand for their nodes.
     ///
     /// # Errors
-    /// It ends before it begins, or is not between two nodes.
+    /// It ends before it begins, is not between two nodes, or is repeated before it ends.
     pub fn add_contact(&mut self, contact: Contact) -> Result<(), ContactError> {
         let contact = Contact { from: contact.from.node(), to: contact.to.node(), ..contact };
-        let reason = if contact.start >= contact.end {
-            "it ends before it begins; give an end that is later"
-        } else if contact.from == contact.to || contact.from == Eid::None || contact.to == Eid::None {
-            "it is between two nodes; name both"
-        } else {
-            self.plan.add(contact);
-            return Ok(());
-        };
-        Err(ContactError { from: contact.from, to: contact.to, reason })
+        contact.check()?;
+        self.plan.add(contact);
+        Ok(())
     }
 
-    /// The route of a bundle of `len` bytes that can be sent from `now` on, but not to a node of `except`.
+    /// The route of a bundle that can be sent from `now` on, but not to a node of `except`.
     ///
     /// A path with room for the whole bundle is preferred to one without, however early that arrives. A path
     /// with room for less than [`LEAST_PART`] is not used.
-    pub fn next(&self, destination: &Eid, len: u64, now: DtnTime, except: &[Eid]) -> Decision {
+    pub fn next(&self, destination: &Eid, load: &Load, now: DtnTime, except: &[Eid]) -> Decision {
         // The whole bundle if any path has room, else a part of it.
-        [len, len.min(LEAST_PART)]
-            .into_iter()
-            .find_map(|len| self.next_for(destination, len, now, except))
+        let part = load.is_divisible.then_some(load.len.min(LEAST_PART));
+        std::iter::once(load.len)
+            .chain(part)
+            .find_map(|len| self.next_for(destination, &wanted(len, load, now), except))
             .unwrap_or(Decision::NoRoute)
     }
 
     /// The link to a peer. One without contacts is always there.
     pub fn link_to(&self, peer: &Eid, now: DtnTime) -> LinkState {
         let peer = peer.node();
-        let contact = self.plan.from(&self.node).find(|c| c.to == peer && c.start <= now && now < c.end);
-        let sends = contact.is_some() || !self.plan.has(&self.node, &peer);
-        let mut returning = self.plan.from(&peer).filter(|contact| contact.to == self.node).peekable();
-        let hears = match returning.peek() {
-            Some(_) => returning.any(|c| c.start.after(c.delay) <= now && now < c.end.after(c.delay)),
-            None => sends,
+        let contact = self.plan.open(&self.node, &peer, now);
+        let sends = contact.is_some() || !self.plan.has(&peer);
+        let hears = if self.plan.has_between(&peer, &self.node) {
+            self.plan.arrives(&peer, &self.node, now)
+        } else {
+            sends
         };
         LinkState { sends, hears, rate: contact.map(|c| c.rate), delay: contact.map(|c| c.delay) }
     }
 
+    /// Books the contacts of a path for so many bytes: other bundles that are not more urgent do not get them.
+    pub fn book(&mut self, hops: &[Hop], bytes: u64, priority: Priority) {
+        self.plan.book(hops, bytes, priority);
+    }
+
+    /// Returns what has been booked.
+    pub fn cancel(&mut self, hops: &[Hop], bytes: u64, priority: Priority) {
+        self.plan.cancel(hops, bytes, priority);
+    }
+
+    /// Takes over what is booked of contacts that are the same in older routes.
+    pub(crate) fn keep_bookings_of(&mut self, older: &mut Self) {
+        self.plan.keep_bookings_of(&mut older.plan);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_unbooked(&self) -> bool {
+        self.plan.is_unbooked()
+    }
+
+    /// Forgets contacts that are over.
+    pub(crate) fn forget_before(&mut self, now: DtnTime) {
+        self.plan.forget_before(now);
+    }
+
+    /// The contact of this node with which a path begins, if it begins with one.
+    pub(crate) fn own_contact(&self, hops: &[Hop]) -> Option<ContactId> {
+        let first = hops.first()?.contact;
+        self.plan.own_contact(first).map(|_| first)
+    }
+
+    /// Whether a contact of this node is with this peer, and begins after `now`.
+    pub(crate) fn is_later_with(&self, contact: ContactId, peer: &Eid, now: DtnTime) -> bool {
+        self.plan.own_contact(contact).is_some_and(|(to, window)| to == peer && window.start > now)
+    }
+
+    /// Bytes that are booked of a contact of this node, and no longer fit.
+    pub(crate) fn excess(&self, contact: ContactId, now: DtnTime) -> u64 {
+        self.plan.excess(contact, now)
+    }
+
     /// When the next contact of this node begins or ends after `now`.
     pub fn next_change(&self, now: DtnTime) -> Option<DtnTime> {
-        let times = self.plan.from(&self.node).flat_map(|contact| [contact.start, contact.end]);
+        let current = self.plan.own().filter_map(|contact| contact.current(now));
+        let times = current.flat_map(|window| [window.start, window.end]);
         times.filter(|&time| time > now).min()
     }
 
-    fn next_for(&self, destination: &Eid, len: u64, now: DtnTime, except: &[Eid]) -> Option<Decision> {
+    /// How many bytes can still be sent to a neighbour in the contact that is open now, whatever is booked: all,
+    /// if the plan has no contact with it; `None` outside of its contacts.
+    pub fn open_for(&self, peer: &Eid, now: DtnTime) -> Option<u64> {
+        self.open_after(peer, now, Duration::ZERO)
+    }
+
+    /// The same if sending begins after `pause`, or at half of the time that is left if that is earlier.
+    pub(crate) fn open_after(&self, peer: &Eid, now: DtnTime, pause: Duration) -> Option<u64> {
+        if !self.plan.has(peer) {
+            return Some(u64::MAX);
+        }
+        let with = self.plan.own().filter(|contact| contact.to == *peer);
+        let left = with.filter_map(|contact| {
+            let window = contact.current(now).filter(|window| window.start <= now)?;
+            let left = window.end.since(now);
+            Some(contact.rate.bytes_in(left - pause.min(left / 2)))
+        });
+        left.max()
+    }
+
+    fn next_for(&self, destination: &Eid, wanted: &Wanted, except: &[Eid]) -> Option<Decision> {
         let is_free = |peer: &Eid| !except.iter().any(|not| not.node() == *peer);
         let node = destination.node();
         if self.neighbours.contains(&node)
             && is_free(&node)
-            && let Some(decision) = self.reach(&node, len, now)
+            && let Some(decision) = self.reach(&node, wanted)
         {
             return Some(decision);
         }
         let mut statics = self.routes.iter().filter(|(pattern, _)| pattern.matches(destination));
-        let by_route = statics.find_map(|(_, via)| is_free(via).then(|| self.reach(via, len, now)).flatten());
-        by_route.or_else(|| self.by_plan(&node, len, now, except))
+        let by_route = statics.find_map(|(_, via)| is_free(via).then(|| self.reach(via, wanted)).flatten());
+        by_route.or_else(|| self.by_plan(&node, wanted, except))
     }
 
     /// Sends to a peer: in the first contact with room, or at any time if the plan has none with it.
-    fn reach(&self, peer: &Eid, len: u64, now: DtnTime) -> Option<Decision> {
-        if !self.plan.has(&self.node, peer) {
-            return Some(Decision::Via { peer: peer.clone(), from: now, until: None, fits: u64::MAX });
+    fn reach(&self, peer: &Eid, wanted: &Wanted) -> Option<Decision> {
+        let peer = peer.clone();
+        if !self.plan.has(&peer) {
+            let hops = Vec::new();
+            return Some(Decision::Via { peer, from: wanted.now, until: None, fits: u64::MAX, hops });
         }
-        let contacts = self.plan.from(&self.node).filter(|contact| contact.to == *peer);
-        let (_, contact) = contacts
-            .filter_map(|contact| Some((contact.arrival(len, now)?, contact)))
-            .min_by_key(|(arrival, _)| *arrival)?;
-        Some(Decision::Via {
-            peer: peer.clone(),
-            from: contact.start.max(now),
-            until: Some(contact.end),
-            fits: contact.room(now),
-        })
+        let by = self.plan.to_peer(&peer, wanted)?;
+        let (from, until) = (by.window.start.max(wanted.now), Some(by.window.end));
+        Some(Decision::Via { peer, from, until, fits: by.fits, hops: vec![by.hop] })
     }
 
     /// The path through the plan that arrives first.
-    fn by_plan(&self, node: &Eid, len: u64, now: DtnTime, except: &[Eid]) -> Option<Decision> {
+    fn by_plan(&self, node: &Eid, wanted: &Wanted, except: &[Eid]) -> Option<Decision> {
         let is_free = |peer: &Eid| !except.iter().any(|not| not.node() == *peer);
         let always: Vec<&Eid> =
-            self.neighbours.iter().filter(|peer| is_free(peer) && !self.plan.has(&self.node, peer)).collect();
-        let (_, first) = self.plan.earliest(&self.node, &always, node, len, now, &is_free)?;
-        let (from, until) = match first.contact {
-            Some(contact) => (contact.start.max(now), Some(contact.end)),
-            None => (now, None),
+            self.neighbours.iter().filter(|peer| is_free(peer) && !self.plan.has(peer)).collect();
+        let path = self.plan.earliest(&always, node, wanted, &is_free)?;
+        let (from, until) = match path.first {
+            Some(window) => (window.start.max(wanted.now), Some(window.end)),
+            None => (wanted.now, None),
         };
-        Some(Decision::Via { peer: first.peer.clone(), from, until, fits: first.fits })
+        Some(Decision::Via { peer: path.peer, from, until, fits: path.fits, hops: path.hops })
     }
 }
 
-impl Contact {
-    /// The arrival of a bundle of `len` bytes that can be sent from `ready` on; `None` if it no longer fits.
-    fn arrival(&self, len: u64, ready: DtnTime) -> Option<DtnTime> {
-        let start = self.start.max(ready);
-        let (busy, left) = (self.rate.time_for(len), self.end.since(start));
-        // An empty bundle, too, has to be sent within the contact.
-        (start < self.end && busy <= left)
-            .then(|| start.after(ceil_millis(busy)).after(ceil_millis(self.delay)))
-    }
-
-    /// How many bytes can be sent from `ready` on.
-    fn room(&self, ready: DtnTime) -> u64 {
-        self.rate.bytes_in(self.end.since(self.start.max(ready)))
-    }
+fn wanted(len: u64, load: &Load, now: DtnTime) -> Wanted {
+    Wanted { len, priority: load.priority, now, horizon: load.expires.min(now.after(HORIZON)) }
 }
 
-fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    Span::deserialize(deserializer).map(Span::get)
+/// How many bytes a bundle of `len` bytes takes on a link: 3% more, at least 100 bytes.
+pub fn on_link(len: u64) -> u64 {
+    let overhead = u128::from(len) * u128::from(OVERHEAD_PER_MILLE);
+    len.saturating_add(u64::try_from(overhead.div_ceil(1000)).unwrap_or(u64::MAX).max(LEAST_OVERHEAD))
+}
+
+/// How long a bundle can be that takes at most `bytes` on a link.
+pub fn fits_on_link(bytes: u64) -> u64 {
+    if bytes == u64::MAX {
+        return bytes;
+    }
+    let scaled = u128::from(bytes) * 1000 / u128::from(1000 + OVERHEAD_PER_MILLE);
+    u64::try_from(scaled).unwrap_or(u64::MAX).min(bytes.saturating_sub(LEAST_OVERHEAD))
 }
 
 /// A span rounded up to milliseconds, the plan's resolution: nothing may arrive too early.

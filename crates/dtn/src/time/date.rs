@@ -15,6 +15,24 @@ impl DtnTime {
         Self::of_date(datetime).map_err(D::Error::custom)
     }
 
+    /// A date and a time of day in UTC; `None` before 2000, after 9999, and where the calendar has none.
+    pub(crate) fn from_utc(date: (u64, u64, u64), time: (u64, u64, u64)) -> Option<Self> {
+        let ((year, month, day), (hour, minute, second)) = (date, time);
+        let is_time = hour < 24 && minute < 60 && second < 60;
+        if !(2000..=9999).contains(&year) || !(1..=12).contains(&month) || !is_time {
+            return None;
+        }
+        let (year, month) = (i64::try_from(year).ok()?, i64::try_from(month).ok()?);
+        let first = days_from_civil(year, month, 1);
+        let next = if month == 12 { (year + 1, 1) } else { (year, month + 1) };
+        let length = u64::try_from(days_from_civil(next.0, next.1, 1) - first).ok()?;
+        if !(1..=length).contains(&day) {
+            return None;
+        }
+        let days = u64::try_from(first).ok()? + day - 1;
+        Some(Self::from_unix(Duration::from_secs(days * 86_400 + hour * 3600 + minute * 60 + second)))
+    }
+
     fn of_date(datetime: Datetime) -> Result<Self, String> {
         let (Some(date), Some(time), Some(offset)) = (datetime.date, datetime.time, datetime.offset) else {
             return Err(format!("{datetime} lacks date, time or offset; write 2027-01-31T06:00:00Z"));
@@ -59,6 +77,20 @@ mod tests {
         ] {
             assert_eq!(days_from_civil(date.0, date.1, date.2), days, "{date:?}");
         }
+    }
+
+    #[test]
+    fn dates_that_the_calendar_does_not_have_are_none() {
+        let noon = |year, month, day| DtnTime::from_utc((year, month, day), (12, 0, 0)).map(DtnTime::millis);
+        assert_eq!(noon(2000, 1, 1), Some(43_200_000));
+        assert_eq!(noon(2000, 2, 29), Some(59 * 86_400_000 + 43_200_000));
+        for (year, month, day) in [(1999, 12, 31), (2001, 2, 29), (2100, 2, 29), (2001, 13, 1), (2001, 4, 31)]
+        {
+            assert_eq!(noon(year, month, day), None, "{year}-{month}-{day}");
+        }
+        assert!(noon(2027, 12, 31).is_some() && noon(9999, 12, 31).is_some() && noon(10_000, 1, 1).is_none());
+        assert_eq!(noon(2027, 0, 1).or(noon(2027, 1, 0)).or(noon(2027, 1, u64::MAX)), None);
+        assert_eq!(DtnTime::from_utc((2027, 1, 1), (24, 0, 0)), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod node_conformance;
 mod node_hostile;
 mod node_kill;
 mod node_ltp;
+mod node_plan;
 mod node_security;
 mod store;
 mod store_descriptors;

@@ -107,30 +107,10 @@ async fn fragments_come_together_at_the_destination() {
 }
 
 fn contact(from: &str, to: &str, begin: SystemTime, len: Duration) -> String {
-    // RFC 3339 with milliseconds.
-    let date = |time: SystemTime| {
-        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        let (days, rest) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-        let (year, month, day) = civil(days as i64);
-        let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-        format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
-    };
     let (start, end) = (date(begin), date(begin + len));
     format!(
         "[[contacts]]\nfrom = \"{from}\"\nto = \"{to}\"\nstart = {start}\nend = {end}\nrate = \"100Mbit/s\"\n"
     )
-}
-
-/// Year, month and day of a day since 1970, in the Gregorian calendar: years begin in March, so that leap
-/// days are last.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ pub mod fake;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bentpipe_dtn::app::{Client, ClientError, Sent};
 use bentpipe_dtn::config::NodeConfig;
@@ -47,6 +47,27 @@ pub fn route(to: &str, via: &str) -> String {
     format!("[[routes]]\nto = \"{to}\"\nvia = \"{via}\"\n")
 }
 
+/// RFC 3339 with milliseconds.
+pub fn date(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let (days, rest) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = civil(days as i64);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
+}
+
+/// Year, month and day of a day since 1970, in the Gregorian calendar: years begin in March, so that leap
+/// days are last.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    (year + era * 400 + i64::from(month <= 2), month, day)
+}
+
 /// `node.toml`: `of_node` are further lines of `[node]`, `rest` what follows.
 pub fn config(folder: &Path, id: &str, of_node: &str, rest: &str) -> String {
     let (store, socket) = (folder.join("store"), folder.join("sock"));
@@ -78,12 +99,14 @@ impl TestNode {
     /// Starts it again, with what its store holds.
     pub async fn restart(&mut self) {
         let text = config(self.folder.path(), &self.name, "", &self.rest);
-        let config = NodeConfig::parse("node.toml", &text).unwrap();
+        let file = self.folder.path().join("node.toml");
+        std::fs::write(&file, text).unwrap();
+        let config = NodeConfig::load(&file).unwrap();
         let until = Instant::now() + LONG;
         // The store's lock and the port are free when the last task of the run before has gone.
         let running = loop {
             let started = match Prepared::new(config.clone(), None) {
-                Ok(prepared) => prepared.start().await,
+                Ok(prepared) => prepared.reloads_from(&file).start().await,
                 Err(error) => Err(error),
             };
             match started {
@@ -98,6 +121,12 @@ impl TestNode {
     /// Other lines from the next start on.
     pub fn configure(&mut self, rest: &str) {
         self.rest = rest.to_owned();
+    }
+
+    /// Writes other lines to its file while it runs; `of_node` are those of `[node]`.
+    pub fn write_config(&self, of_node: &str, rest: &str) {
+        let text = config(self.folder.path(), &self.name, of_node, rest);
+        std::fs::write(self.folder.path().join("node.toml"), text).unwrap();
     }
 
     pub async fn stop(&mut self) {

@@ -14,7 +14,8 @@ use crate::command::account;
 
 /// Run a bundle node.
 ///
-/// It ends at SIGTERM or Ctrl-C. The bundles that it is responsible for are in its store when it starts
+/// It ends at SIGTERM or Ctrl-C, and reads its configuration again at SIGHUP, as by `bentpipe dtn reload`. The
+/// bundles that it is responsible for are in its store when it starts
 /// again. Started by root, it drops to an ordinary account (node.user) once everything is set up.
 #[derive(Debug, Args)]
 pub(super) struct Run {
@@ -36,7 +37,7 @@ impl Run {
             None if !rustix::process::geteuid().is_root() => None,
             wanted => account::choose(wanted, "node.user")?,
         };
-        let prepared = Prepared::new(config, account.as_ref())?;
+        let prepared = Prepared::new(config, account.as_ref())?.reloads_from(self.config);
         // Before the first thread: capabilities belong to threads. An ordinary user without any has nothing
         // to give up.
         drop_to(account.as_ref(), &privileges::DAEMON)?;
@@ -48,12 +49,20 @@ impl Run {
         runtime.block_on(async {
             let mut term = signal(SignalKind::terminate()).context("cannot listen for signals")?;
             let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
+            let mut hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
             let running = prepared.start().await?;
             tracing::info!("ready");
             manager.ready();
-            tokio::select! {
-                _ = term.recv() => tracing::info!("ending at SIGTERM"),
-                _ = interrupt.recv() => tracing::info!("ending at SIGINT"),
+            loop {
+                tokio::select! {
+                    _ = term.recv() => break tracing::info!("ending at SIGTERM"),
+                    _ = interrupt.recv() => break tracing::info!("ending at SIGINT"),
+                    _ = hangup.recv() => {
+                        let reloader = running.reloader().clone();
+                        // The log has the outcome.
+                        let _ = tokio::task::spawn_blocking(move || reloader.reload()).await;
+                    }
+                }
             }
             manager.stopping();
             running.stop().await;
