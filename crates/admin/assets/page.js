@@ -6,6 +6,7 @@ import { Flows } from "./flows.js";
 import { bytes, clock, count, moment, NOTHING, parts, put, rate, span } from "./format.js";
 import { History } from "./history.js";
 import { Legs, total } from "./legs.js";
+import { showNode } from "./node.js";
 import { notSplit, Policy } from "./policy.js";
 
 const PERIOD_MS = 1000;
@@ -96,6 +97,7 @@ async function askBoth() {
   showFigures(status, satellites);
   legs.show(status.legs);
   policy.show(status);
+  showNode(status.bundle_node);
   showZone(status);
   flows.update(status.flows, status.totals, satellites, wanted);
   const history = histories[step];

@@ -6,7 +6,7 @@
 //!                                          └──► Command ──► the daemon's main thread ──► Answer
 //! ```
 
-mod auth;
+mod bundle_node;
 mod client;
 mod command;
 pub mod history;
@@ -18,14 +18,13 @@ mod routes;
 mod server;
 mod sockets;
 mod status;
-mod token;
 mod view;
-mod write_timeout;
 
+pub use bentpipe_http::TokenError;
+pub use bundle_node::BundleNodeReport;
 pub use client::{Client, ClientError, DAEMON, Flows};
 pub use command::{Answer, Command, Commands, DrainTimes};
 pub use server::{Admin, serve};
-pub use sockets::{AdminError, Sockets};
+pub use sockets::{AdminError, Sockets, check_token};
 pub use status::Status;
-pub use token::{TokenError, check_token};
 pub use view::{Identity, View};

@@ -14,7 +14,7 @@ use axum::routing::get;
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-const SCRIPTS: [(&str, &str); 8] = [
+const SCRIPTS: [(&str, &str); 9] = [
     ("/page.js", include_str!("../assets/page.js")),
     ("/charts.js", include_str!("../assets/charts.js")),
     ("/flows.js", include_str!("../assets/flows.js")),
@@ -22,6 +22,7 @@ const SCRIPTS: [(&str, &str); 8] = [
     ("/history.js", include_str!("../assets/history.js")),
     ("/legs.js", include_str!("../assets/legs.js")),
     ("/names.js", include_str!("../assets/names.js")),
+    ("/node.js", include_str!("../assets/node.js")),
     ("/policy.js", include_str!("../assets/policy.js")),
 ];
 

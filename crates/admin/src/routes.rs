@@ -19,6 +19,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::bundle_node::BundleNode;
 use crate::command::{Answer, Command, Commands, DrainTimes};
 use crate::names::Names;
 use crate::view::{Identity, View};
@@ -52,6 +53,7 @@ pub(crate) struct AppState {
     observing: Mutex<()>,
     commanding: Semaphore,
     names: Names,
+    bundle_node: BundleNode,
 }
 
 /// The sender of a request over the Unix socket.
@@ -93,9 +95,14 @@ struct ReloadReply {
 }
 
 impl AppState {
-    pub(crate) fn new(view: Arc<dyn View>, identity: Identity, commands: Commands) -> Self {
+    pub(crate) fn new(
+        view: Arc<dyn View>,
+        identity: Identity,
+        commands: Commands,
+        bundle_node: BundleNode,
+    ) -> Self {
         let (observing, commanding) = (Mutex::new(()), Semaphore::new(MAX_COMMANDS));
-        Self { view, identity, commands, observing, commanding, names: Names::default() }
+        Self { view, identity, commands, observing, commanding, names: Names::default(), bundle_node }
     }
 
     /// Makes a reply from the daemon's status, on a thread that may block.
@@ -197,7 +204,8 @@ async fn status(
         Some(number) => number.parse().map_err(|_| invalid())?,
     };
     // Serialising thousands of flows takes a while, so it happens off the server's thread.
-    state.look(most, |status| Json(status).into_response()).await
+    let bundle_node = state.bundle_node.report().await;
+    state.look(most, |status| Json(Status { bundle_node, ..status }).into_response()).await
 }
 
 async fn show_metrics(State(state): State<Arc<AppState>>) -> Result<impl IntoResponse, Failure> {

@@ -7,16 +7,27 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::bundle_node::BundleNode;
 use bentpipe_http::unix::{self, BindError, Owner, Type};
+use bentpipe_http::{Token, TokenError, tcp};
 use bentpipe_kernel::privileges::Account;
 use bentpipe_proxy::config::{AdminSettings, Listen};
-use socket2::{Domain, Socket};
-
-use crate::token::{Token, TokenError};
 
 const FOLDER_MODE: u32 = 0o755;
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 64;
+/// The key that names the token's file.
+const TOKEN_KEY: &str = "admin.token_file";
+
+/// Whether the token in a file can be used: a start refuses otherwise.
+///
+/// # Errors
+/// [`TokenError`].
+pub fn check_token(path: &Path) -> Result<(), TokenError> {
+    load_token(path).map(drop)
+}
+
+fn load_token(path: &Path) -> Result<Token, TokenError> {
+    Token::load(path, TOKEN_KEY)
+}
 
 /// The daemon's listening sockets, apart from its traffic. Dropping it closes them and leaves their files to
 /// a successor; [`Sockets::close`] removes the files.
@@ -85,7 +96,7 @@ impl Sockets {
         owner: Option<&Account>,
         coming: &[String],
     ) -> Result<Self, AdminError> {
-        let token = settings.token_file.as_deref().map(Token::load).transpose()?;
+        let token = settings.token_file.as_deref().map(load_token).transpose()?;
         let mut sockets = Self { settings: settings.clone(), token, open: Vec::new() };
         // Only root can give files away.
         let owner = owner.filter(|_| rustix::process::geteuid().is_root());
@@ -164,6 +175,11 @@ impl Sockets {
         Some((duplicate(self.find(&self.tcp_name()?)?)?, self.tcp_address()?))
     }
 
+    /// The bundle node of this host, if one runs.
+    pub(crate) fn bundle_node(&self) -> BundleNode {
+        BundleNode::new(self.settings.node_socket.clone())
+    }
+
     pub(crate) fn token(&self) -> Option<&Token> {
         self.token.as_ref()
     }
@@ -234,15 +250,6 @@ fn listen_unix(
 }
 
 fn listen_at(address: SocketAddr) -> Option<OwnedFd> {
-    let open = || {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        // A restart need not wait for connections in TIME-WAIT.
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        io::Result::Ok(socket.into())
-    };
     let warn = |error: &io::Error| {
         tracing::warn!(
             "cannot listen at {address}: {error}; page and metrics are on the Unix socket only; choose \
@@ -250,7 +257,7 @@ fn listen_at(address: SocketAddr) -> Option<OwnedFd> {
              address with admin.listen, or \"off\""
         );
     };
-    open().inspect_err(warn).ok()
+    tcp::listen(address).inspect_err(warn).ok()
 }
 
 fn duplicate(socket: &OwnedFd) -> Option<OwnedFd> {

@@ -4,6 +4,8 @@ use bentpipe_proxy::Stats;
 use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport, LimitsReport, PolicyReport};
 use serde::{Deserialize, Serialize};
 
+use crate::bundle_node::BundleNodeReport;
+
 /// The status of a daemon: the reply to `GET /status`, and what `bentpipe status --json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -45,6 +47,9 @@ pub struct Status {
     /// The limits, and how much of them is used.
     #[serde(default)]
     pub limits: LimitsReport,
+    /// The bundle node of this host, if one answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle_node: Option<BundleNodeReport>,
     /// Its legs, the satellites first.
     pub legs: Vec<LegReport>,
     /// Its flows, as many as were requested; the fastest first.

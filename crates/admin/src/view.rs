@@ -121,6 +121,8 @@ pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Statu
         gain: view.gain(),
         policy: view.policy(),
         limits: view.limits(),
+        // It is another process, which is asked without a thread that blocks.
+        bundle_node: None,
         legs: view.legs(),
         flows,
     }

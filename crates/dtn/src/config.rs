@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use bentpipe_config::{Checked, Checks, Document, InTable, Problem};
+use bentpipe_config::{Address, Checked, Checks, Document, InTable, Problem};
 use bentpipe_legs::{SatelliteLeg, TerrestrialLeg};
 use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
@@ -14,12 +14,14 @@ use crate::{DtnTime, Eid, EidPattern};
 
 mod contact_plan;
 mod ltp;
+mod peer_address;
 #[cfg(test)]
 mod shipped_tests;
 mod transfer;
 
 pub use bentpipe_config::Error as ConfigError;
 pub use ltp::{LtpColor, LtpSettings, PeerLtpSettings};
+pub use peer_address::PeerAddress;
 pub use transfer::{EgressSettings, IngressSettings};
 
 /// The smallest fragment size, bytes of payload: heads and acknowledgements outweigh smaller ones.
@@ -96,10 +98,16 @@ pub struct NodeSettings {
     pub socket: PathBuf,
     /// A file with contacts beside those of the configuration, in ION's format.
     pub contact_plan: Option<PathBuf>,
+    /// Where the metrics are over TCP; by default only on the socket.
+    pub metrics: Option<Address>,
+    /// A file whose first line is what callers of `metrics` must know; without one it must be a loopback address.
+    pub metrics_token_file: Option<PathBuf>,
     /// Its certificate and its key, PEM; `bentpipe dtn identity` makes both.
     pub certificate: Option<PathBuf>,
     /// See [`certificate`](Self::certificate).
     pub key: Option<PathBuf>,
+    /// The authority that issues the certificates of peers without one, PEM.
+    pub authority: Option<PathBuf>,
     /// The lifetime of bundles whose application does not choose one.
     #[serde(default = "default_lifetime")]
     pub lifetime: Span,
@@ -130,13 +138,18 @@ pub struct PeerSettings {
     /// Its endpoint.
     pub id: Eid,
     /// Where it listens; without it this node waits to be connected.
-    pub address: Option<SocketAddr>,
+    pub address: Option<PeerAddress>,
     /// The leg that leads to it; by default the terrestrial one.
     pub leg: Option<String>,
     /// Whether the connection is encrypted; by default where both have a certificate.
     pub tls: Option<TlsChoice>,
     /// Its certificate, PEM.
     pub certificate: Option<PathBuf>,
+    /// Without a certificate here: the authority that issues it, PEM; by default that of the node.
+    pub authority: Option<PathBuf>,
+    /// What may name it in a certificate of an authority that has no bundle EID; by default the DNS name of its
+    /// address.
+    pub other_names: Option<Vec<OtherName>>,
     /// Payloads that are longer go in fragments of at most this size.
     pub fragment_above: Option<ByteCount>,
     /// Replaces the segment MRU that it announces.
@@ -163,6 +176,16 @@ pub enum TlsChoice {
     Required,
     /// Never.
     Off,
+}
+
+/// A kind of name in a certificate, beside the bundle EID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OtherName {
+    /// The node's endpoint as a URI.
+    Uri,
+    /// The DNS name of the peer's address.
+    Dns,
 }
 
 /// `[[routes]]`.
@@ -237,7 +260,16 @@ impl NodeConfig {
     /// # Errors
     /// Everything in it that is not accepted.
     pub fn of(document: &Document) -> Result<Checked<Self>, ConfigError> {
-        document.clone().with_examples(EXAMPLES).read_checked(Self::check)
+        let mut read = document.clone().with_examples(EXAMPLES).read_checked(Self::check)?;
+        read.value.inherit_authority();
+        Ok(read)
+    }
+
+    /// Peers without a certificate have it from the node's authority.
+    fn inherit_authority(&mut self) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.certificate.is_none()) {
+            peer.authority = peer.authority.take().or_else(|| self.node.authority.clone());
+        }
     }
 
     /// Whether an outlet delivers the bundles of this service.
@@ -254,11 +286,14 @@ impl NodeConfig {
         let own = [
             Some(&mut node.store),
             Some(&mut node.socket),
+            node.metrics_token_file.as_mut(),
             node.certificate.as_mut(),
             node.key.as_mut(),
+            node.authority.as_mut(),
             node.contact_plan.as_mut(),
         ];
-        let of_peers = self.peers.iter_mut().map(|peer| peer.certificate.as_mut());
+        let of_peers = self.peers.iter_mut();
+        let of_peers = of_peers.flat_map(|peer| [peer.certificate.as_mut(), peer.authority.as_mut()]);
         let of_inlets = self.inlets.iter_mut().map(|inlet| match inlet {
             IngressSettings::Folder { folder, .. } => Some(folder),
             IngressSettings::Http { .. } => None,
@@ -330,8 +365,7 @@ impl NodeConfig {
                 } else if !is_new {
                     of_id("is there twice; give each peer one [[peers]]")
                 } else {
-                    peer.check(self.node.certificate.is_some())
-                        .and_then(|()| self.check_leg(peer.leg.as_ref()))
+                    peer.check(&self.node).and_then(|()| self.check_leg(peer.leg.as_ref()))
                 };
                 check.inside(index).inside("peers")
             });
@@ -356,10 +390,23 @@ impl NodeSettings {
             let message = "certificate and key go together; `bentpipe dtn identity` makes both";
             return Err(Problem::new(message));
         }
+        if self.authority.is_some() && self.certificate.is_none() {
+            let message = "both ends show certificates; write this node's as certificate and key";
+            return Err(Problem::of("authority", message));
+        }
         if self.lifetime.get().is_zero() {
             return Err(Problem::of("lifetime", "0s is too short: every bundle would be given up at once"));
         }
-        Ok(())
+        match self.metrics {
+            Some(Address(address)) if !address.ip().is_loopback() && self.metrics_token_file.is_none() => {
+                let message = format!(
+                    "\"{address}\" can be reached from outside; name a file with a secret in \
+                     node.metrics_token_file, or listen on a loopback address, such as 127.0.0.1:7501"
+                );
+                Err(Problem::of("metrics", message))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -389,15 +436,10 @@ fn check_node(key: &str, id: &Eid) -> Result<(), Problem> {
 }
 
 impl PeerSettings {
-    /// Checks it for a node that has a certificate or has none.
-    fn check(&self, has_certificate: bool) -> Result<(), Problem> {
+    /// Checks it for a node with these settings.
+    fn check(&self, node: &NodeSettings) -> Result<(), Problem> {
         check_node("id", &self.id)?;
-        if self.tls == Some(TlsChoice::Required) && (self.certificate.is_none() || !has_certificate) {
-            return Err(Problem::of(
-                "tls",
-                "\"required\" needs the peer's certificate, and this node's as node.certificate and node.key",
-            ));
-        }
+        self.check_trust(node)?;
         for (key, size, least) in [
             ("fragment_above", self.fragment_above, SMALLEST_FRAGMENT),
             ("segment_mru", self.segment_mru, SMALLEST_SEGMENT),
@@ -414,11 +456,53 @@ impl PeerSettings {
         Ok(())
     }
 
+    fn check_trust(&self, node: &NodeSettings) -> Result<(), Problem> {
+        let (has_certificate, own) = (node.certificate.is_some(), self.authority.is_some());
+        let is_known = self.certificate.is_some() || own || node.authority.is_some();
+        if self.tls == Some(TlsChoice::Required) && !(is_known && has_certificate) {
+            return Err(Problem::of(
+                "tls",
+                "\"required\" needs the peer's certificate, or the authority that issues it, and this node's as \
+                 node.certificate and node.key",
+            ));
+        }
+        if self.certificate.is_some() && own {
+            let message = "with certificate the peer has to have exactly that one; leave one of the two out";
+            return Err(Problem::of("authority", message));
+        }
+        if own && !has_certificate {
+            let message = "both ends show certificates; write this node's as node.certificate and node.key";
+            return Err(Problem::of("authority", message));
+        }
+        match &self.other_names {
+            Some(_) if self.certificate.is_some() || !is_known => {
+                let message =
+                    "names count in certificates of an authority only; write authority, or leave it out";
+                Err(Problem::of("other_names", message))
+            }
+            Some(names) if names.contains(&OtherName::Dns) && !self.has_host() => {
+                let message = "\"dns\" is the name in the peer's address, which has none; write for example \
+                               address = \"gs2.example.net:4556\"";
+                Err(Problem::of("other_names", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn has_host(&self) -> bool {
+        self.address.as_ref().is_some_and(|address| address.host().is_some())
+    }
+
+    /// Whether names of this kind may name it in a certificate without a bundle EID.
+    pub(crate) fn may_be_named_by(&self, name: OtherName) -> bool {
+        self.other_names.as_ref().map_or(name == OtherName::Dns, |names| names.contains(&name))
+    }
+
     /// Whether its sessions are encrypted, if this node has a certificate or has none.
     pub fn is_encrypted(&self, has_identity: bool) -> bool {
         match self.tls {
             Some(choice) => choice == TlsChoice::Required,
-            None => has_identity && self.certificate.is_some(),
+            None => has_identity && (self.certificate.is_some() || self.authority.is_some()),
         }
     }
 }
@@ -476,6 +560,9 @@ mod tests {
 
     const LEAST: &str = "[node]\nid = \"dtn://gs1/\"\n";
 
+    /// With a certificate.
+    const KEYED: &str = "[node]\nid = \"dtn://gs1/\"\ncertificate = \"a.pem\"\nkey = \"a.key\"\n";
+
     fn error(text: &str) -> String {
         NodeConfig::parse("node.toml", text).unwrap_err().to_string()
     }
@@ -498,6 +585,11 @@ mod tests {
             ("[node]\nid = \"gs1\"\n".into(), "dtn://node/service"),
             ("[node]\nid = \"dtn://gs1/\"\nlifetime = \"0s\"\n".into(), "lifetime"),
             ("[node]\nid = \"dtn://gs1/\"\nkey = \"k\"\n".into(), "go together"),
+            (
+                format!("{LEAST}metrics = \"0.0.0.0:7501\"\n"),
+                "node.toml:3: node.metrics: \"0.0.0.0:7501\" can be reached from outside",
+            ),
+            (format!("{LEAST}metrics = \"7501\"\n"), "is not an address with a port"),
             (peer("leg = \"moon\"\n"), "node.toml:5: peers[1].leg: there is no leg \"moon\""),
             (
                 peer("[[peers]]\nid = \"dtn://gs2/\"\n"),
@@ -509,6 +601,24 @@ mod tests {
                 format!("{LEAST}[legs.a]\ninterface = \"sat0\"\n[legs.a.protect]\npeer = \"192.0.2.2\"\n"),
                 "legs.a.protect: a bundle node protects no packets",
             ),
+            (peer("authority = \"ca.pem\"\n"), "peers[1].authority: both ends show certificates"),
+            (
+                peer("other_names = [\"uri\"]\n"),
+                "peers[1].other_names: names count in certificates of an authority",
+            ),
+            (
+                format!(
+                    "{KEYED}[[peers]]\nid = \"dtn://gs2/\"\nauthority = \"ca.pem\"\ncertificate = \"b.pem\"\n"
+                ),
+                "exactly that one",
+            ),
+            (
+                format!(
+                    "{KEYED}authority = \"ca.pem\"\n[[peers]]\nid = \"dtn://gs2/\"\nother_names = [\"dns\"]\n"
+                ),
+                "the name in the peer's address, which has none",
+            ),
+            (format!("{LEAST}authority = \"ca.pem\"\n"), "node.authority: both ends show certificates"),
             (peer("fragment_above = \"1kB\"\n"), "fragment_above"),
             (peer("segment_mru = \"1B\"\n"), "segment_mru"),
             (peer("retry_within = \"0s\"\n"), "retry_within"),
@@ -598,5 +708,18 @@ mod tests {
         let peer = NodeConfig::parse("node.toml", &text).unwrap().peers.remove(0);
         assert!(peer.is_encrypted(true) && !peer.is_encrypted(false));
         assert!(!PeerSettings { tls: Some(TlsChoice::Off), ..peer }.is_encrypted(true));
+    }
+
+    #[test]
+    fn peers_without_a_certificate_have_the_nodes_authority() {
+        let text = format!(
+            "{KEYED}authority = \"ca.pem\"\n[[peers]]\nid = \"dtn://b/\"\n[[peers]]\nid = \"dtn://c/\"\n\
+             certificate = \"c.pem\"\n[[peers]]\nid = \"dtn://d/\"\nauthority = \"other.pem\"\n"
+        );
+        let peers = NodeConfig::parse("node.toml", &text).unwrap().peers;
+        let authorities: Vec<_> = peers.iter().map(|peer| peer.authority.as_deref()).collect();
+        assert_eq!(authorities, [Some(Path::new("ca.pem")), None, Some(Path::new("other.pem"))]);
+        assert!(peers.iter().all(|peer| peer.is_encrypted(true)));
+        assert!(peers[0].may_be_named_by(OtherName::Dns) && !peers[0].may_be_named_by(OtherName::Uri));
     }
 }

@@ -133,7 +133,7 @@ pub fn tcpcl(data: &[u8]) {
 fn handle(session: &mut Session, event: Option<Event<'_>>, settings: u8, now: Time) {
     use crate::convergence::Refusal;
     match event {
-        Some(Event::StartTls) => session.tls_done(Eid::None),
+        Some(Event::StartTls) => session.tls_done(vec![Eid::None]),
         Some(Event::Introduced(_)) if settings & 2 == 0 => {
             session.admit(now);
             if session.may_begin().is_some() {

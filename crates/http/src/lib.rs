@@ -1,15 +1,24 @@
-//! HTTP over Unix sockets, as the daemon and the bundle node speak it with local programs.
+//! HTTP over Unix sockets, as the daemon and the bundle node speak it with local programs, and what both share
+//! of their servers over TCP.
 //!
-//! [`Client`] sends requests; [`unix`] makes a server's socket; [`Failure`] is an error as a JSON reply.
+//! [`Client`] sends requests; [`unix`] makes a server's socket, and [`tcp`] one for readers on other hosts;
+//! [`server`] serves it within bounds; [`auth`] asks requests over TCP for a [`Token`]; [`Failure`] is an error
+//! as a JSON reply.
 
+pub mod auth;
 mod body;
 mod client;
 mod reply;
+pub mod server;
+pub mod tcp;
+mod token;
 pub mod unix;
+mod write_timeout;
 
 pub use body::ReadBody;
 pub use client::{Client, ClientError, Server};
 pub use reply::Failure;
+pub use token::{Token, TokenError};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 

@@ -69,6 +69,7 @@ fn numbered() -> Status {
             connection_rate_per_client: Some(0),
             at_limit: "pass".into(),
         },
+        bundle_node: None,
         legs: vec![leg("satellite"), leg("terrestrial")],
         flows: Vec::new(),
     };

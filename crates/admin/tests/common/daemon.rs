@@ -158,6 +158,7 @@ pub(crate) fn working(flows: usize) -> Status {
         },
         policy: policy(),
         limits: limits(flows as u64),
+        bundle_node: None,
         legs,
         flows: (0..flows).map(flow).collect(),
     }

@@ -64,7 +64,7 @@ fn the_page_s_files_have_their_types_and_a_policy_without_exceptions() {
         scripts.extend(new);
         next += 1;
     }
-    assert_eq!(scripts.len(), 8, "{scripts:?}");
+    assert_eq!(scripts.len(), 9, "{scripts:?}");
     assert!(!page.contains("http:") && !page.contains("https:"), "the page refers to somebody else");
 }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::daemon::{Outside, flow, past, satellite, working};
 use crate::common::webdriver::Browser;
-use bentpipe_admin::Status;
 use bentpipe_admin::history::History;
+use bentpipe_admin::{BundleNodeReport, Status};
 use bentpipe_proxy::Stats;
 use bentpipe_proxy::telemetry::{Drain, ForwardedReport, Gain, GainState, LegReport};
 use serde_json::{Value, json};
@@ -88,6 +88,49 @@ async fn what_is_not_split_is_seen_with_its_reason_and_limits_with_their_use() {
     browser.until("a full limit", "return document.querySelectorAll('#limits .full').length === 1").await;
     outside.change(|status| status.policy.rules.clear());
     browser.until("no rule", "return !document.getElementById('no-rules').hidden").await;
+    assert_quiet(&browser, &outside).await;
+}
+
+/// A node that has much to do.
+fn bundle_node() -> BundleNodeReport {
+    BundleNodeReport {
+        node: "dtn://gw/".into(),
+        bundles: 1234,
+        queued: 1200,
+        deliverable: 34,
+        payload_bytes: 2_500_000_000,
+        quota_bytes: 10_000_000_000,
+        peers: 3,
+        peers_connected: 2,
+        last_error: Some(
+            "dtn://ship/: cannot connect: [2001:db8::2]:4556: No route to host (os error 113); 192.0.2.2:4556: no \
+             answer within 30s"
+                .into(),
+        ),
+        ..BundleNodeReport::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_node_on_the_host_has_a_row_and_its_absence_has_none() {
+    let Some(browser) = Browser::start().await else { return };
+    let outside = Outside::start(working(3), &History::default());
+    browser.go(&outside.url()).await;
+    browser.until("ready", READY).await;
+    let hidden = "return getComputedStyle(document.getElementById('node')).display === 'none'";
+    assert_eq!(browser.run(hidden).await, json!(true));
+    let report = BundleNodeReport { last_error: Some(HOSTILE.into()), ..bundle_node() };
+    outside.change(|status| status.bundle_node = Some(report.clone()));
+    browser.until("its name", &says("node-id", "dtn://gw/")).await;
+    assert_eq!(browser.run(hidden).await, json!(false));
+    assert_eq!(browser.text("node-bundles").await, "1,234: 1,200 for a session, 34 to be delivered here");
+    assert_eq!(browser.text("node-store").await, "2.50\u{a0}GB of 10.0\u{a0}GB (25\u{a0}%)");
+    assert_eq!(browser.text("node-peers").await, "2 of 3");
+    assert_eq!(browser.text("node-error").await, HOSTILE);
+    outside.change(|status| status.bundle_node = Some(BundleNodeReport { last_error: None, ..report }));
+    browser.until("no error", "return document.getElementById('node-error-row').hidden").await;
+    outside.change(|status| status.bundle_node = None);
+    browser.until("no node", hidden).await;
     assert_quiet(&browser, &outside).await;
 }
 
@@ -324,6 +367,7 @@ async fn it_can_be_read_on_a_phone_and_on_a_screen_by_day_and_by_night() {
     let mut status = working(148);
     status.legs[0].outage_s = Some(14.0);
     status.flows[0].phase = bentpipe_proxy::telemetry::FlowPhase::Draining;
+    status.bundle_node = Some(bundle_node());
     let outside = Outside::start(status, &past(900));
     browser.go(&outside.url()).await;
     browser.until("ready", READY).await;
@@ -427,6 +471,7 @@ fn states() -> [(&'static str, Status, History); 6] {
     let (mut start, mut outage, mut drain, mut bypass) = (working(0), working(148), working(37), working(9));
     start.uptime_s = 3.0;
     start.upgrades = 0;
+    drain.bundle_node = Some(bundle_node());
     start.totals = Stats::default();
     start.gain = Gain::default();
     start.policy.verdicts.iter_mut().for_each(|report| report.count = 0);

@@ -96,6 +96,12 @@ pub fn router(node: Node) -> Router {
         .with_state(node)
 }
 
+/// What readers on other hosts may ask: the metrics, and nothing else.
+pub(crate) fn metrics_router(node: Node) -> Router {
+    let unknown = || async { Failure::new(StatusCode::NOT_FOUND, "there is nothing here but /metrics") };
+    Router::new().route("/metrics", get(show_metrics)).fallback(unknown).with_state(node)
+}
+
 /// Sends the body as a bundle. The reply comes when the bundle is in the store.
 async fn send(
     State(node): State<Node>,

@@ -7,6 +7,7 @@ mod client;
 mod metrics;
 mod reload;
 
+pub(crate) use api::metrics_router;
 pub use api::{Acknowledged, Sent, router};
 pub use batch::{Accepted, DeliveryLine};
 pub use client::{Client, ClientError, Delivery, ReadBody, Received};

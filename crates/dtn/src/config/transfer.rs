@@ -9,6 +9,7 @@ use bentpipe_legs::Network;
 use bentpipe_units::Span;
 use serde::{Deserialize, Deserializer};
 
+use crate::bundle::ReportRequests;
 use crate::{Eid, EidPattern};
 
 /// `[[inlets]]`: where transfers enter.
@@ -25,6 +26,9 @@ pub enum IngressSettings {
         to: Eid,
         /// Their lifetime; by default the node's.
         lifetime: Option<Span>,
+        /// The events that other nodes report to this one: `true` is delivery and deletion.
+        #[serde(default, deserialize_with = "report_requests")]
+        reports: ReportRequests,
     },
     /// Files of a folder, which leave it when the node has them.
     Folder {
@@ -34,6 +38,9 @@ pub enum IngressSettings {
         to: Eid,
         /// Their lifetime; by default the node's.
         lifetime: Option<Span>,
+        /// The events that other nodes report to this one: `true` is delivery and deletion.
+        #[serde(default, deserialize_with = "report_requests")]
+        reports: ReportRequests,
         /// A file that has not changed for this long is complete.
         #[serde(default = "default_settle")]
         settle: Span,
@@ -95,6 +102,67 @@ fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAdd
     List::<Address>::deserialize(deserializer).map(|list| list.iter().map(|address| address.0).collect())
 }
 
+/// How the requested reports are written.
+#[derive(Deserialize)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+enum Reports {
+    Boolean(bool),
+    List(List<ReportedStatus>),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ReportedStatus {
+    Reception,
+    Forwarding,
+    Delivery,
+    Deletion,
+}
+
+fn report_requests<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ReportRequests, D::Error> {
+    let mut requests = ReportRequests::default();
+    match Reports::deserialize(deserializer)? {
+        Reports::Boolean(wanted) => (requests.delivery, requests.deletion) = (wanted, wanted),
+        Reports::List(events) => events.iter().for_each(|event| match event {
+            ReportedStatus::Reception => requests.reception = true,
+            ReportedStatus::Forwarding => requests.forwarding = true,
+            ReportedStatus::Delivery => requests.delivery = true,
+            ReportedStatus::Deletion => requests.deletion = true,
+        }),
+    }
+    Ok(requests)
+}
+
 fn default_settle() -> Span {
     Span(Duration::from_secs(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NodeConfig;
+
+    fn inlet(reports: &str) -> Result<ReportRequests, String> {
+        let text = format!(
+            "[node]\nid = \"dtn://a/\"\n[[inlets]]\nkind = \"folder\"\nfolder = \"in\"\nto = \"dtn://b/x\"\n{reports}\n"
+        );
+        match &NodeConfig::parse("node.toml", &text).map_err(|error| error.to_string())?.inlets[0] {
+            IngressSettings::Http { reports, .. } | IngressSettings::Folder { reports, .. } => Ok(*reports),
+        }
+    }
+
+    #[test]
+    fn reports_are_requested_by_name_or_those_of_the_end() {
+        let none = ReportRequests::default();
+        let of_the_end = ReportRequests { delivery: true, deletion: true, ..none };
+        assert_eq!((inlet(""), inlet("reports = false")), (Ok(none), Ok(none)));
+        assert_eq!(inlet("reports = true"), Ok(of_the_end));
+        assert_eq!(inlet("reports = [\"deletion\", \"delivery\"]"), Ok(of_the_end));
+        let other = ReportRequests { reception: true, forwarding: true, ..none };
+        assert_eq!(inlet("reports = [\"reception\", \"forwarding\"]"), Ok(other));
+        for (wrong, says) in [("[]", "empty list"), ("[\"arrival\"]", "arrival"), ("\"yes\"", "reports")] {
+            let error = inlet(&format!("reports = {wrong}")).unwrap_err();
+            assert!(error.contains(says), "{wrong}: {error}");
+        }
+    }
 }

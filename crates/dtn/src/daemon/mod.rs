@@ -1,9 +1,10 @@
 //! A node as a process: it prepares sockets while it has privileges, then starts all tasks, and stops them
 //! again.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener as StdListener, UdpSocket};
 use std::os::unix::net::UnixListener as StdUnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,20 +15,22 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::app;
-use crate::config::{IngressSettings, Listen, NodeConfig};
+use crate::config::{IngressSettings, Listen, NodeConfig, OtherName};
 use crate::node::{Node, NodeError, Policies, clock};
 use crate::store::{Store, StoreConfig};
-use crate::tcpcl::TlsConfig;
 use crate::tcpcl::identity::{self, Identity, IdentityError};
+use crate::tcpcl::{Authority, Member, TlsConfig};
 use crate::transfer;
 
 mod ltp;
+mod metrics;
 mod reload;
 mod sessions;
 mod sockets;
 
 pub use reload::{ReloadError, Reloader};
 
+use metrics::MetricsListener;
 use sessions::{SessionContext, find_leg};
 
 /// How long a stopping node waits for its sessions to finish their transfers.
@@ -45,6 +48,7 @@ pub struct Prepared {
     http_listeners: Vec<StdListener>,
     ltp: Option<UdpSocket>,
     applications: StdUnixListener,
+    metrics: Option<MetricsListener>,
     tls: Option<Arc<TlsConfig>>,
     policies: Policies,
 }
@@ -58,6 +62,7 @@ pub struct Running {
     addresses: Vec<SocketAddr>,
     http_addresses: Vec<SocketAddr>,
     ltp_address: Option<SocketAddr>,
+    metrics_address: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     sessions: JoinSet<()>,
     services: JoinSet<()>,
@@ -98,8 +103,20 @@ impl Prepared {
         };
         let http_listeners = http_addresses.map(bind).collect::<Result<_, NodeError>>()?;
         let ltp = config.ltp.as_ref().map(|settings| ltp::bind(settings.address)).transpose()?;
+        let metrics = MetricsListener::bind(&config.node)?;
         let applications = sockets::bind_unix(&config.node.socket, account)?;
-        Ok(Self { config, file: None, legs, listeners, http_listeners, ltp, applications, tls, policies })
+        Ok(Self {
+            config,
+            file: None,
+            legs,
+            listeners,
+            http_listeners,
+            ltp,
+            applications,
+            metrics,
+            tls,
+            policies,
+        })
     }
 
     /// The same for a configuration that can be read again from this file.
@@ -114,7 +131,8 @@ impl Prepared {
     /// # Errors
     /// [`NodeError`].
     pub async fn start(self) -> Result<Running, NodeError> {
-        let Self { config, file, legs, listeners, http_listeners, ltp, applications, tls, policies } = self;
+        let Self { config, file, legs, listeners, http_listeners, ltp, applications, metrics, tls, policies } =
+            self;
         let senders = Senders::default();
         let rate_controller = legs.share(senders.clone())?;
         let (store, records) = Store::open(StoreConfig {
@@ -143,6 +161,10 @@ impl Prepared {
             .map_err(NodeError::system("listen for applications".into()))?;
         let reloader = Reloader::new(node.clone(), file, config.clone());
         services.spawn(serve_applications(node.clone(), reloader.clone(), applications));
+        let metrics_address = metrics.as_ref().and_then(|metrics| metrics.address().ok());
+        if let Some(metrics) = metrics {
+            services.spawn(metrics.serve(node.clone(), context.stop.clone()));
+        }
         let http_addresses = http_listeners.iter().map(StdListener::local_addr).collect::<Result<_, _>>();
         let http_addresses = http_addresses.map_err(NodeError::system("listen for HTTP PUTs".into()))?;
         transfer::start(&node, &config, http_listeners, &mut services).await?;
@@ -166,6 +188,7 @@ impl Prepared {
             addresses,
             http_addresses,
             ltp_address,
+            metrics_address,
             stop,
             sessions,
             services,
@@ -199,6 +222,11 @@ impl Running {
     /// The address of its LTP engine.
     pub fn ltp_address(&self) -> Option<SocketAddr> {
         self.ltp_address
+    }
+
+    /// The address where the metrics are, if there is one.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
     }
 
     /// Gives sessions a moment to finish their transfers, and stops the node.
@@ -235,5 +263,16 @@ fn load_tls(config: &NodeConfig) -> Result<Option<Arc<TlsConfig>>, IdentityError
             pinned.push((peer.id.clone(), identity::load_certificate(certificate)?));
         }
     }
-    Ok(Some(Arc::new(TlsConfig::new(identity, pinned)?)))
+    let mut members: BTreeMap<&Path, Vec<Member>> = BTreeMap::new();
+    for peer in &config.peers {
+        let host = peer.address.as_ref().and_then(|address| address.host());
+        let host = host.filter(|_| peer.may_be_named_by(OtherName::Dns)).map(str::to_owned);
+        let by_uri = peer.may_be_named_by(OtherName::Uri);
+        if let Some(authority) = &peer.authority {
+            members.entry(authority).or_default().push(Member { id: peer.id.clone(), by_uri, host });
+        }
+    }
+    let authorities = members.into_iter().map(|(path, members)| Authority::load(path, members));
+    let authorities = authorities.collect::<Result<_, _>>()?;
+    Ok(Some(Arc::new(TlsConfig::with_authorities(identity, pinned, authorities)?)))
 }

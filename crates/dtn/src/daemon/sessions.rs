@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::Eid;
-use crate::config::PeerSettings;
+use crate::config::{PeerAddress, PeerSettings};
 use crate::node::Node;
 use crate::node::peers::Peer;
 use crate::node::session::PeerSession;
@@ -25,8 +25,12 @@ use super::sockets::stream_socket;
 
 /// The first wait after a failed connection; it doubles up to the peer's `retry_within`.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// Timeout of an attempt to connect.
+/// Timeout of an attempt to connect; several addresses of a name share it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The least of it that each gets.
+const LEAST_TIMEOUT: Duration = Duration::from_secs(15);
+/// The most addresses of a name that are tried.
+const MAX_ADDRESSES: usize = 16;
 /// How long the listener waits after accept(2) fails, for instance because descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often the task of an unconnected peer checks whether it may connect.
@@ -83,7 +87,7 @@ impl SessionContext {
     pub(super) async fn connect(self, id: Eid) {
         let node = self.node.clone();
         let Some(peer) = node.peer(&id) else { return };
-        let Some(address) = peer.settings.address else { return };
+        let Some(address) = &peer.settings.address else { return };
         let mut stop = self.stop.clone();
         let mut wait = FIRST_WAIT;
         loop {
@@ -98,13 +102,12 @@ impl SessionContext {
                 _ = stop.wait_for(|stopped| *stopped) => return,
             };
             match dialled {
-                Ok(stream) => {
+                Ok((stream, address)) => {
                     if self.run_session(stream, peer, address).await {
                         wait = FIRST_WAIT;
                     }
                 }
-                Err(error) => {
-                    let text = format!("cannot connect: {error}");
+                Err(text) => {
                     if peer.record_error(&text) {
                         tracing::warn!("{id} at {address}: {text}; retrying until it succeeds");
                     }
@@ -132,13 +135,40 @@ impl SessionContext {
         session.was_established()
     }
 
-    async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<TcpStream> {
+    /// Connects to the first address that answers. The error is a sentence for the log.
+    async fn dial(&self, peer: &Peer, address: &PeerAddress) -> Result<(TcpStream, SocketAddr), String> {
+        let addresses = resolve(address).await?;
+        let share = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let mut errors = Vec::new();
+        for address in addresses {
+            peer.trying(address);
+            match self.dial_address(peer, address, share.max(LEAST_TIMEOUT)).await {
+                Ok(stream) => return Ok((stream, address)),
+                Err(error) => errors.push((address, error)),
+            }
+        }
+        Err(match (address, errors.as_slice()) {
+            (PeerAddress::Ip(_), [(_, error)]) => format!("cannot connect: {error}"),
+            _ => {
+                let errors: Vec<String> =
+                    errors.iter().map(|(address, error)| format!("{address}: {error}")).collect();
+                format!("cannot connect: {}", errors.join("; "))
+            }
+        })
+    }
+
+    async fn dial_address(
+        &self,
+        peer: &Peer,
+        address: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
         let socket = stream_socket(address)?;
         find_leg(&self.legs, peer.settings.leg.as_deref())
             .apply_before_connect(socket.as_fd(), Weight::default())?;
         let connecting = TcpSocket::from_std_stream(socket.into()).connect(address);
-        tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(|_| {
-            let text = format!("no answer within {CONNECT_TIMEOUT:?}");
+        tokio::time::timeout(timeout, connecting).await.unwrap_or_else(|_| {
+            let text = format!("no answer within {timeout:?}");
             Err(io::Error::new(io::ErrorKind::TimedOut, text))
         })
     }
@@ -164,6 +194,24 @@ impl SessionContext {
         settings.peers = peers.map(|peer| (peer.settings.id.clone(), overrides(&peer.settings))).collect();
         settings
     }
+}
+
+/// The addresses of a peer, in the order in which the host's resolver wants them tried (RFC 6724), at least one.
+async fn resolve(address: &PeerAddress) -> Result<Vec<SocketAddr>, String> {
+    let (host, port) = match address {
+        PeerAddress::Ip(address) => return Ok(vec![*address]),
+        PeerAddress::Name { host, port } => (host.as_str(), *port),
+    };
+    let hint = "check the name, and this host's resolver (getent ahosts)";
+    let found = tokio::net::lookup_host((host, port)).await;
+    let found = found.map_err(|error| format!("cannot find the address of {host}: {error}; {hint}"))?;
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in found.take(MAX_ADDRESSES) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    if addresses.is_empty() { Err(format!("{host} has no address; {hint}")) } else { Ok(addresses) }
 }
 
 /// The configuration has been checked, so a leg that is named exists.

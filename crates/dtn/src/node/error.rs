@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use bentpipe_http::TokenError;
 use bentpipe_legs::RateControllerError;
 
 use crate::config::ConfigError;
@@ -25,6 +26,9 @@ pub enum NodeError {
     /// A key for bundles cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// The token of the metrics cannot be used.
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The rate controller cannot start.
     #[error(transparent)]
     RateController(#[from] RateControllerError),

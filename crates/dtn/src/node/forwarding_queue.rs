@@ -10,6 +10,7 @@ use crate::store::{Key, Purpose, Record};
 use crate::{DtnTime, Eid};
 
 use super::status::WaitingStatus;
+use super::transfers::PartStatus;
 
 /// A bundle without a route is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
@@ -17,6 +18,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 const TO_CUT: Duration = Duration::from_secs(1);
 /// The most bundles that are routed again when a session asks for one.
 const MAX_TRIED: usize = 16;
+
+/// The word for a bundle that a session is sending.
+pub(crate) const SENDING: &str = "sending";
 
 /// The order in a queue: by priority, then by arrival.
 type Position = (Reverse<Priority>, Key);
@@ -55,6 +59,8 @@ struct Entry {
     leases: u64,
     /// What it has booked of the contact plan.
     booking: Option<Booking>,
+    /// The peer whose session took it last.
+    sending_to: Option<Eid>,
 }
 
 /// What a bundle has booked of each contact on its way.
@@ -111,8 +117,16 @@ impl ForwardingQueue {
         }
         // In this status it is in no queue.
         let status = Status::Sending;
-        self.entries
-            .insert(key, Entry { record, status, refused_by: Vec::new(), closed, leases: 0, booking: None });
+        let entry = Entry {
+            record,
+            status,
+            refused_by: Vec::new(),
+            closed,
+            leases: 0,
+            booking: None,
+            sending_to: None,
+        };
+        self.entries.insert(key, entry);
         match purpose {
             Purpose::Forward => return self.route(key, now),
             Purpose::Deliver => self.set(key, Status::Deliverable),
@@ -243,7 +257,9 @@ impl ForwardingQueue {
             // A bundle that was to go as a whole may do so later.
             if len <= room || is_part || self.route_to(key, peer, now) {
                 self.set(key, Status::Sending);
-                return self.entries.get(&key).map(|entry| entry.record.clone());
+                let entry = self.entries.get_mut(&key)?;
+                entry.sending_to = Some(peer.clone());
+                return Some(entry.record.clone());
             }
         }
         None
@@ -408,6 +424,18 @@ impl ForwardingQueue {
         self.entries.values().map(|entry| (&entry.record, entry.word()))
     }
 
+    /// What a bundle waits for.
+    pub(crate) fn part(&self, key: Key) -> Option<PartStatus> {
+        let entry = self.entries.get(&key)?;
+        let peer = match &entry.status {
+            Status::Queued(peer) => Some(peer),
+            Status::Sending => entry.sending_to.as_ref(),
+            _ => None,
+        };
+        let payload_bytes = entry.record.bundle.payload_len;
+        Some(PartStatus { state: entry.word(), peer: peer.map(Eid::to_string), payload_bytes })
+    }
+
     /// Whether a session or an application holds it, and may still acknowledge it.
     pub(crate) fn is_in_flight(&self, key: Key) -> bool {
         let in_hand = |entry: &Entry| matches!(entry.status, Status::Sending | Status::Delivering);
@@ -529,7 +557,7 @@ impl Status {
         match self {
             Self::Queued(_) => "queued",
             Self::Parked(_) => "waiting for a route",
-            Self::Sending => "sending",
+            Self::Sending => SENDING,
             Self::Deliverable => "waiting for its application",
             Self::Delivering => "with its application",
             Self::Part => "waiting for other fragments",

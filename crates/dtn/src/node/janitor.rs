@@ -70,6 +70,7 @@ impl Node {
         if forget {
             self.passed_on().forget_expired(now);
             self.queue().forget_contacts(now);
+            self.transfers().forget(now);
         }
         self.remove_acknowledged(forget.then_some(Change::Forget(now)));
         self.end_leases(now);

@@ -29,6 +29,7 @@ mod reports;
 mod security;
 pub(crate) mod session;
 mod status;
+mod transfers;
 
 use acceptance::Acceptance;
 use counters::Counters;
@@ -44,6 +45,8 @@ pub use reports::ReportedEvent;
 use security::Security;
 pub use security::{KeyError, Policies};
 pub use status::{BundleStatus, NodeStatus, PeerStatus};
+use transfers::{Event, TransferIds, Transfers};
+pub use transfers::{PartStatus, TransferEvent, TransferState, TransferStatus};
 
 /// The default hop limit. It ends routing loops before a bundle's lifetime does.
 const HOP_LIMIT: u8 = 32;
@@ -74,6 +77,8 @@ struct Inner {
     reassembly_pending: AtomicBool,
     last_created: Mutex<(DtnTime, u64)>,
     reports: Mutex<ReportLog>,
+    transfers: Mutex<Transfers>,
+    transfer_ids: TransferIds,
     counters: Counters,
     security: Security,
     started: DtnTime,
@@ -133,9 +138,14 @@ impl Node {
         let (read, waiting): (Vec<_>, Vec<_>) = records
             .into_iter()
             .partition(|record| record.bundle.is_admin && record.purpose == Purpose::Deliver);
+        let mut transfers = Transfers::default();
         for record in waiting {
+            if record.bundle.id.source == config.node.id {
+                transfers.stored(&record);
+            }
             queue.insert(record, now);
         }
+        let transfer_ids = TransferIds::open(store.folder());
         let has_identity = config.node.certificate.is_some();
         let peer = |peer: &PeerSettings| (peer.id.clone(), Peer::new(peer.clone(), has_identity));
         let node = Self(Arc::new(Inner {
@@ -154,6 +164,8 @@ impl Node {
             reassembly_pending: AtomicBool::new(false),
             last_created: Mutex::new((now, 0)),
             reports: Mutex::default(),
+            transfers: Mutex::new(transfers),
+            transfer_ids,
             counters: Counters::default(),
             security: Security::new(policies),
             started: now,
@@ -208,6 +220,10 @@ impl Node {
 
     fn passed_on(&self) -> MutexGuard<'_, PassedOn> {
         self.0.passed_on.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn transfers(&self) -> MutexGuard<'_, Transfers> {
+        self.0.transfers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_mine(&self, eid: &Eid) -> bool {
@@ -269,6 +285,9 @@ impl Node {
     /// Queues a stored bundle and wakes the session or application that waits for it.
     fn insert(&self, record: Record, now: DtnTime) {
         let purpose = record.purpose;
+        if record.bundle.id.source == self.0.me {
+            self.transfers().stored(&record);
+        }
         let went_to = self.passed_on().went_to(&record.bundle.id);
         let peer = self.queue().insert_except(record, now, went_to);
         self.wake(peer.iter());
@@ -386,7 +405,9 @@ impl Node {
             let mut queue = self.queue();
             there.iter().filter_map(|key| queue.remove(*key)).collect()
         };
-        for Record { bundle, .. } in &gone {
+        for record in &gone {
+            let bundle = &record.bundle;
+            self.record_left(record, || Some(Event::Delivered));
             self.0.counters.delivered.add(1);
             self.0.counters.delivered_bytes.add(bundle.payload_len);
             self.report(bundle, ReportStatus::Delivered, ReasonCode::NO_INFORMATION);
@@ -436,6 +457,7 @@ impl Node {
         for record in &gone {
             let bundle = &record.bundle;
             tracing::info!("deleted {} to {}: {why}", bundle.id, bundle.destination);
+            self.record_left(record, || Some(Event::Deleted(why)));
             self.0.counters.given_up.add(1);
             self.report(bundle, ReportStatus::Deleted, why);
         }

@@ -64,7 +64,7 @@ struct PeerState {
     sessions: Vec<Arc<SessionHandle>>,
     /// Why the last one ended or could not begin.
     last_error: Option<String>,
-    /// The peer's address in the last one.
+    /// The peer's address in the last one, or in an attempt to connect since then.
     address: Option<SocketAddr>,
     ltp: Option<LtpStatus>,
 }
@@ -154,7 +154,16 @@ impl Peer {
         self.state().last_error.clone()
     }
 
-    /// Its address in the last session.
+    /// This node tries to connect to this address.
+    pub(crate) fn trying(&self, address: SocketAddr) {
+        let mut state = self.state();
+        // The peer may have connected meanwhile.
+        if state.sessions.is_empty() {
+            state.address = Some(address);
+        }
+    }
+
+    /// Its address in the last session, or in an attempt to connect since then.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.state().address
     }

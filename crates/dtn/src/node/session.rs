@@ -16,6 +16,7 @@ use crate::store::{Change, Key, Purpose, Record, StoreError};
 use super::outgoing::Sending;
 use super::peers::SessionHandle;
 use super::receiver::PeerReceiver;
+use super::transfers::Event;
 use super::{Node, clock};
 
 /// A bundle that a peer has no room for is tried again after this time.
@@ -143,6 +144,7 @@ impl BundleAgent for PeerSession {
     fn sent(&self, peer: &Eid, handle: BundleHandle) {
         let Some(record) = self.node.queue().forwarded(Key(handle)) else { return };
         self.node.passed_on().note(&record, peer);
+        self.node.record_left(&record, || Some(Event::Forwarded(peer.clone())));
         self.node.remove_later(record.key);
         let counters = &self.node.0.counters;
         counters.sent.add(1);
@@ -255,6 +257,11 @@ impl Node {
         let mut changes: Vec<Change> = pieces.iter().cloned().map(Change::Put).collect();
         changes.push(Change::Remove(record.key));
         self.store().commit(changes)?;
+        if record.bundle.id.source == self.0.me {
+            let mut transfers = self.transfers();
+            pieces.iter().for_each(|piece| transfers.stored(piece));
+            transfers.left(record, None, now);
+        }
         let peers: Vec<Eid> = {
             let mut queue = self.queue();
             queue.remove(record.key);

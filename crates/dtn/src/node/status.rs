@@ -55,7 +55,7 @@ pub struct PeerStatus {
     pub peer: String,
     /// Established sessions with it.
     pub sessions: usize,
-    /// Its address in the last session.
+    /// Its address in the last session, or in an attempt to connect since then; a name is resolved.
     pub address: Option<String>,
     /// Whether it has to authenticate itself by a certificate.
     pub encrypted: bool,

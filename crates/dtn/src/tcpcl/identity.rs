@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::names::BUNDLE_EID;
 use crate::Eid;
 
 /// A certificate and the key that belongs to it.
@@ -15,6 +16,8 @@ use crate::Eid;
 pub struct Identity {
     /// The certificate that other nodes know.
     pub certificate: CertificateDer<'static>,
+    /// Those between it and its authority, if there is one.
+    pub intermediates: Vec<CertificateDer<'static>>,
     /// Its key.
     pub key: PrivateKeyDer<'static>,
 }
@@ -52,6 +55,14 @@ pub enum IdentityError {
     Generate {
         /// The node.
         node: Eid,
+        /// Why.
+        reason: String,
+    },
+    /// The certificates of an authority cannot be used.
+    #[error("cannot use {} as an authority: {reason}; it has to be a file with the certificates of authorities, PEM", path.display())]
+    Authority {
+        /// The file.
+        path: PathBuf,
         /// Why.
         reason: String,
     },
@@ -102,7 +113,10 @@ impl Identity {
         let pem = std::fs::read(key).map_err(read)?;
         let not_pem = |_| IdentityError::NotPem { path: key.into(), what: "private key" };
         let key = PrivateKeyDer::from_pem_slice(&pem).map_err(not_pem)?;
-        Ok(Self { certificate: load_certificate(certificate)?, key })
+        let pem = read_file(certificate)?;
+        let not_pem = || IdentityError::NotPem { path: certificate.into(), what: "certificate" };
+        let (certificate, intermediates) = chain(&pem).ok_or_else(not_pem)?;
+        Ok(Self { certificate, intermediates, key })
     }
 
     /// The same from the texts that [`generate`] returns.
@@ -110,13 +124,23 @@ impl Identity {
     /// # Errors
     /// [`IdentityError::NotPem`].
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
-        let not_pem = |what| move |_| IdentityError::NotPem { path: "the text".into(), what };
-        Ok(Self {
-            certificate: CertificateDer::from_pem_slice(certificate.as_bytes())
-                .map_err(not_pem("certificate"))?,
-            key: PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(not_pem("private key"))?,
-        })
+        let not_pem = |what| IdentityError::NotPem { path: "the text".into(), what };
+        let (certificate, intermediates) =
+            chain(certificate.as_bytes()).ok_or_else(|| not_pem("certificate"))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| not_pem("private key"))?;
+        Ok(Self { certificate, intermediates, key })
     }
+}
+
+/// The certificates of a text, the first of them apart.
+fn chain(pem: &[u8]) -> Option<(CertificateDer<'static>, Vec<CertificateDer<'static>>)> {
+    let mut all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
+    let rest = all.split_off(all.len().min(1));
+    Some((all.pop()?, rest))
+}
+
+pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    std::fs::read(path).map_err(|source| IdentityError::Read { path: path.into(), source })
 }
 
 /// Reads a certificate, such as a peer's.
@@ -124,7 +148,7 @@ impl Identity {
 /// # Errors
 /// [`IdentityError`] if there is none.
 pub fn load_certificate(path: &Path) -> Result<CertificateDer<'static>, IdentityError> {
-    let pem = std::fs::read(path).map_err(|source| IdentityError::Read { path: path.into(), source })?;
+    let pem = read_file(path)?;
     CertificateDer::from_pem_slice(&pem)
         .map_err(|_| IdentityError::NotPem { path: path.into(), what: "certificate" })
 }
@@ -150,7 +174,7 @@ pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
 /// GeneralNames with one otherName: id-on-bundleEID, 1.3.6.1.5.5.7.8.11, an IA5String (RFC 9174 §4.4.1, RFC
 /// 5280 §4.2.1.6).
 fn bundle_eid_names(node: &Eid) -> Vec<u8> {
-    let oid = der(0x06, &[0x2B, 0x06, 0x01, 0x05, 0x05, 0x07, 0x08, 0x0B]);
+    let oid = der(0x06, BUNDLE_EID);
     // Endpoints are visible ASCII, which is what an IA5String holds.
     let value = der(0xA0, &der(0x16, node.to_string().as_bytes()));
     der(0x30, &der(0xA0, &[oid, value].concat()))

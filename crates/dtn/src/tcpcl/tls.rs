@@ -1,9 +1,9 @@
-//! TLS 1.3 between nodes that know each other's certificates.
+//! TLS 1.3 between nodes that know each other's certificates, or an authority that issues them.
 //!
 //! Trust is a list: a certificate is that of a peer if it is, byte for byte, the one configured for it. Its
-//! dates and its issuer do not matter; that the other end has its key, the handshake proves. Both ends show
-//! certificates. Nothing is resumed, so that what is taken off the list is trusted no more from the next
-//! session on.
+//! dates and its issuer do not matter; that the other end has its key, the handshake proves. Of a peer with an
+//! [`Authority`] instead, both count, and the names in the certificate. Both ends show certificates. Nothing is
+//! resumed, so that what is taken off the list is trusted no more from the next session on.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,7 +20,9 @@ use tokio_rustls::rustls::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use super::authority::Authority;
 use super::identity::{Identity, IdentityError, fingerprint};
+use super::names::Names;
 use super::settings::Role;
 use crate::Eid;
 
@@ -39,7 +41,7 @@ pub enum Tls {
 pub struct TlsConfig {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
-    peers: Arc<Pinned>,
+    peers: Arc<Trusted>,
 }
 
 impl TlsConfig {
@@ -51,30 +53,44 @@ impl TlsConfig {
         identity: Identity,
         peers: impl IntoIterator<Item = (Eid, CertificateDer<'static>)>,
     ) -> Result<Self, IdentityError> {
+        Self::with_authorities(identity, peers, Vec::new())
+    }
+
+    /// The same for a node that trusts other peers by certificates of these authorities.
+    ///
+    /// # Errors
+    /// [`IdentityError::Unusable`] if certificate and key do not fit.
+    pub fn with_authorities(
+        identity: Identity,
+        peers: impl IntoIterator<Item = (Eid, CertificateDer<'static>)>,
+        authorities: Vec<Authority>,
+    ) -> Result<Self, IdentityError> {
         let fault = |error: rustls::Error| IdentityError::Unusable(error.to_string());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let peers = Arc::new(Pinned { peers: peers.into_iter().collect(), provider: provider.clone() });
-        let Identity { certificate, key } = identity;
+        let pinned = peers.into_iter().collect();
+        let peers = Arc::new(Trusted { pinned, authorities, provider: provider.clone() });
+        let Identity { certificate, intermediates, key } = identity;
+        let chain: Vec<_> = std::iter::once(certificate).chain(intermediates).collect();
         let mut client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(fault)?
             .dangerous()
             .with_custom_certificate_verifier(peers.clone())
-            .with_client_auth_cert(vec![certificate.clone()], key.clone_key())
+            .with_client_auth_cert(chain.clone(), key.clone_key())
             .map_err(fault)?;
         client.resumption = rustls::client::Resumption::disabled();
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(fault)?
             .with_client_cert_verifier(peers.clone())
-            .with_single_cert(vec![certificate], key)
+            .with_single_cert(chain, key)
             .map_err(fault)?;
         server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         Ok(Self { client: Arc::new(client), server: Arc::new(server), peers })
     }
 
-    /// Does the handshake. Returns the peer that the certificate belongs to.
+    /// Does the handshake. Returns the peer that the certificate belongs to, or those that it names.
     ///
     /// # Errors
     /// The reason, as a sentence for the log.
@@ -84,7 +100,7 @@ impl TlsConfig {
         stream: TcpStream,
         place: &str,
         address: IpAddr,
-    ) -> Result<(TlsStream<TcpStream>, Eid), String> {
+    ) -> Result<(TlsStream<TcpStream>, Vec<Eid>), String> {
         let result = match role {
             Role::Active => {
                 let connector = TlsConnector::from(self.client.clone());
@@ -96,10 +112,10 @@ impl TlsConfig {
             explain(&error, place)
                 .unwrap_or_else(|| format!("the TLS handshake with the node at {place} failed: {error}"))
         })?;
-        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let peer = shown.and_then(|certificate| self.peers.peer(certificate)).cloned();
-        let peer = peer.ok_or_else(|| format!("the node at {place} showed no certificate that is known"))?;
-        Ok((stream, peer))
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let peers = self.peers.peers(chain, role, UnixTime::now());
+        let peers = peers.map_err(|_| format!("the node at {place} showed no certificate that is known"))?;
+        Ok((stream, peers))
     }
 }
 
@@ -120,6 +136,23 @@ pub(super) fn explain(error: &std::io::Error, place: &str) -> Option<String> {
         rustls::Error::InvalidCertificate(CertificateError::Other(why)) => {
             format!("the node at {place} showed a certificate that is not trusted here: {why}")
         }
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            format!(
+                "the certificate of the node at {place} is that of no configured peer and from no configured \
+                 authority; it has to show the certificates between it and the authority, too"
+            )
+        }
+        rustls::Error::InvalidCertificate(
+            why @ (CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. }),
+        ) => {
+            format!(
+                "the certificate of the node at {place} cannot be used now: {why}; renew it, or check both \
+                 nodes' clocks"
+            )
+        }
         rustls::Error::InvalidCertificate(why) => {
             format!("the certificate of the node at {place} cannot be used: {why}")
         }
@@ -129,7 +162,8 @@ pub(super) fn explain(error: &std::io::Error, place: &str) -> Option<String> {
             | AlertDescription::BadCertificate
             | AlertDescription::CertificateRequired
             | AlertDescription::AccessDenied
-            | AlertDescription::UnsupportedCertificate,
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateExpired,
         ) => format!("the node at {place} does not trust this node's certificate; configure it there"),
         rustls::Error::AlertReceived(AlertDescription::ProtocolVersion)
         | rustls::Error::PeerIncompatible(_) => {
@@ -142,35 +176,78 @@ pub(super) fn explain(error: &std::io::Error, place: &str) -> Option<String> {
     })
 }
 
-/// The certificates of the peers.
+/// The certificates of the peers, and the authorities that may issue them.
 #[derive(Debug)]
-struct Pinned {
-    peers: Vec<(Eid, CertificateDer<'static>)>,
+struct Trusted {
+    pinned: Vec<(Eid, CertificateDer<'static>)>,
+    authorities: Vec<Authority>,
     provider: Arc<CryptoProvider>,
 }
 
 /// A certificate of no configured peer.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "it is none of the {peers} that are configured (SHA-256 begins with {fingerprint}); was it renewed, or \
-     is it another node?"
-)]
-struct UnknownCertificate {
-    peers: usize,
-    fingerprint: String,
+enum UnknownCertificate {
+    #[error(
+        "it is none of the {peers} that are configured (SHA-256 begins with {fingerprint}); was it renewed, or \
+         is it another node?"
+    )]
+    NotPinned { peers: usize, fingerprint: String },
+    #[error(
+        "its authority is known, but it names no peer that is configured with this authority: {names}; a node's \
+         certificate names it as a bundle EID in its subjectAltName"
+    )]
+    NoPeer { names: String },
 }
 
-impl Pinned {
-    fn peer(&self, certificate: &CertificateDer<'_>) -> Option<&Eid> {
-        self.peers.iter().find(|(_, pinned)| pinned == certificate).map(|(peer, _)| peer)
+impl UnknownCertificate {
+    fn into_error(self) -> rustls::Error {
+        CertificateError::Other(rustls::OtherError(Arc::new(self))).into()
+    }
+}
+
+impl Trusted {
+    /// The peers that this chain, the peer's certificate first, may belong to; at least one.
+    fn peers(
+        &self,
+        chain: &[CertificateDer<'_>],
+        role: Role,
+        now: UnixTime,
+    ) -> Result<Vec<Eid>, rustls::Error> {
+        let certificate = chain.first().ok_or(rustls::Error::NoCertificatesPresented)?;
+        let pinned = self.pinned.iter().filter(|(_, pinned)| pinned == certificate);
+        let pinned: Vec<Eid> = pinned.map(|(peer, _)| peer.clone()).collect();
+        if !pinned.is_empty() {
+            return Ok(pinned);
+        }
+        let (mut peers, mut error) = (Vec::new(), None);
+        for authority in &self.authorities {
+            match authority.verify(chain, role, now) {
+                Ok(()) => {
+                    peers.extend(authority.named(certificate));
+                    let names = Names::of(certificate).to_string();
+                    error = Some(UnknownCertificate::NoPeer { names }.into_error());
+                }
+                Err(why) => error = error.or(Some(why)),
+            }
+        }
+        if !peers.is_empty() {
+            return Ok(peers);
+        }
+        Err(error.unwrap_or_else(|| {
+            let fingerprint = fingerprint(certificate);
+            UnknownCertificate::NotPinned { peers: self.pinned.len(), fingerprint }.into_error()
+        }))
     }
 
-    fn verify(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
-        if self.peer(certificate).is_some() {
-            return Ok(());
-        }
-        let unknown = UnknownCertificate { peers: self.peers.len(), fingerprint: fingerprint(certificate) };
-        Err(CertificateError::Other(rustls::OtherError(Arc::new(unknown))).into())
+    fn verify(
+        &self,
+        first: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        role: Role,
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let chain: Vec<CertificateDer<'_>> = std::iter::once(first).chain(rest).cloned().collect();
+        self.peers(&chain, role, now).map(drop)
     }
 }
 
@@ -203,22 +280,22 @@ macro_rules! verify_signatures {
     };
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for Trusted {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         _server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
-        _now: UnixTime,
+        now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verify(end_entity).map(|()| ServerCertVerified::assertion())
+        self.verify(end_entity, intermediates, Role::Active, now).map(|()| ServerCertVerified::assertion())
     }
 
     verify_signatures!();
 }
 
-impl ClientCertVerifier for Pinned {
+impl ClientCertVerifier for Trusted {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -226,10 +303,10 @@ impl ClientCertVerifier for Pinned {
     fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.verify(end_entity).map(|()| ClientCertVerified::assertion())
+        self.verify(end_entity, intermediates, Role::Passive, now).map(|()| ClientCertVerified::assertion())
     }
 
     verify_signatures!();

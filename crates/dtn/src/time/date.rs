@@ -33,6 +33,16 @@ impl DtnTime {
         Some(Self::from_unix(Duration::from_secs(days * 86_400 + hour * 3600 + minute * 60 + second)))
     }
 
+    /// The date and time in UTC (RFC 3339), `2027-01-31T06:00:00.123Z`.
+    pub(crate) fn to_date(self) -> String {
+        let since_1970 = self.to_unix();
+        let (days, second) = (since_1970.as_secs() / 86_400, since_1970.as_secs() % 86_400);
+        let (year, month, day) = civil_from_days(days);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        let millis = since_1970.subsec_millis();
+        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    }
+
     fn of_date(datetime: Datetime) -> Result<Self, String> {
         let (Some(date), Some(time), Some(offset)) = (datetime.date, datetime.time, datetime.offset) else {
             return Err(format!("{datetime} lacks date, time or offset; write 2027-01-31T06:00:00Z"));
@@ -61,9 +71,42 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + leaps + (153 * month + 2) / 5 + day - 1 - 719_468
 }
 
+/// The day of the Gregorian calendar that is so many days after 1970-01-01, with years that begin in March, too.
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
+    // Days since 0000-03-01, and their place in the 400 years after which the calendar repeats.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (year * 365 + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let year = era * 400 + year;
+    if month < 10 { (year, month + 3, day) } else { (year + 1, month - 9, day) }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn days_have_their_date(days in 0_u64..4_000_000) {
+            let (year, month, day) = civil_from_days(days);
+            prop_assert!((1..=12).contains(&month) && (1..=31).contains(&day));
+            prop_assert_eq!(days_from_civil(year as i64, month as i64, day as i64), days as i64);
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_they_are_read() {
+        assert_eq!(DtnTime::from_millis(0).to_date(), "2000-01-01T00:00:00.000Z");
+        let leap = DtnTime::of_date("2028-02-29T23:59:59.25Z".parse().unwrap()).unwrap();
+        assert_eq!(leap.to_date(), "2028-02-29T23:59:59.250Z");
+        // The longest is no date of anybody's, and no panic.
+        assert!(DtnTime::from_millis(u64::MAX).to_date().ends_with('Z'));
+    }
 
     #[test]
     fn days_are_those_of_the_calendar() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_RANGE, EXPECT, HeaderName, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -15,11 +15,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, block_in_place};
 
+use crate::bundle::BundleId;
 use crate::node::{Node, Refused, SendOptions};
 
 use super::envelope::{Envelope, MAX_HEAD};
 use super::pausable_listener::PausableListener;
 
+/// Where the status of a transfer is; its ID follows (RFC 8615).
+const STATUS_PATH: &str = "/.well-known/bentpipe/transfers/";
 /// The most connections of one address. At this number the listener closes, so that diverted connections pass
 /// unsplit.
 const MAX_CONNECTIONS: usize = 1024;
@@ -138,15 +141,11 @@ impl ConnectionContext {
         request: Request<Incoming>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         let (parts, mut body) = request.into_parts();
+        if let Some(id) = status_asked(&parts) {
+            return Ok(self.status(id));
+        }
         Ok(match self.put(server, &parts, &mut body).await {
-            Ok(id) => {
-                let text = format!("{id} has been accepted for {}\n", self.options.destination);
-                let mut response = respond(StatusCode::ACCEPTED, text);
-                if let Ok(value) = id.parse() {
-                    response.headers_mut().insert("bundle-id", value);
-                }
-                response
-            }
+            Ok(id) => self.accepted(&id),
             Err((status, text)) => {
                 // A client that waits for 100 Continue must not get it.
                 if !parts.headers.contains_key(EXPECT) {
@@ -157,13 +156,43 @@ impl ConnectionContext {
         })
     }
 
+    /// The reply to a PUT that is in the store.
+    fn accepted(&self, id: &BundleId) -> Response<Full<Bytes>> {
+        let text = format!("{id} has been accepted for {}\n", self.options.destination);
+        let mut response = respond(StatusCode::ACCEPTED, text);
+        let mut header = |name: &'static str, value: String| {
+            if let Ok(value) = value.parse() {
+                response.headers_mut().insert(name, value);
+            }
+        };
+        header("bundle-id", id.to_string());
+        // A monitor of the request's status (RFC 9110 §15.3.3), on the same server as the client sees it.
+        if let Some(id) = self.node.transfer_id(id) {
+            header("location", format!("{STATUS_PATH}{id}"));
+        }
+        response
+    }
+
+    /// What is known of a transfer.
+    fn status(&self, id: &str) -> Response<Full<Bytes>> {
+        let Some(status) = self.node.transfer(id) else {
+            return respond(StatusCode::NOT_FOUND, "this node has given out no such status URL\n".into());
+        };
+        let text = serde_json::to_string(&status).unwrap_or_else(|error| error.to_string());
+        let mut response = respond(StatusCode::OK, format!("{text}\n"));
+        for (name, value) in [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")] {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+
     /// Sends a request as a bundle; returns the bundle's ID.
     async fn put(
         &self,
         server: Option<SocketAddr>,
         parts: &Parts,
         body: &mut Incoming,
-    ) -> Result<String, (StatusCode, String)> {
+    ) -> Result<BundleId, (StatusCode, String)> {
         if let Some(refusal) = unsupported(parts) {
             return Err(refusal);
         }
@@ -177,7 +206,7 @@ impl ConnectionContext {
             return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, text));
         }
         let bundle = self.node.bundle(&self.options).map_err(refused)?;
-        let id = bundle.id.to_string();
+        let id = bundle.id.clone();
         let announced = body.size_hint().exact().map(|len| len.saturating_add(head.len() as u64));
         let mut receiver = block_in_place(|| self.node.begin(bundle, announced)).map_err(refused)?;
         block_in_place(|| receiver.write(&head)).map_err(refused)?;
@@ -187,6 +216,12 @@ impl ConnectionContext {
         block_in_place(|| receiver.finish()).map_err(refused)?;
         Ok(id)
     }
+}
+
+/// The ID of the transfer whose status a request asks for. A PUT there is a PUT as any other.
+fn status_asked(parts: &Parts) -> Option<&str> {
+    let is_question = matches!(parts.method, Method::GET | Method::HEAD);
+    parts.uri.path().strip_prefix(STATUS_PATH).filter(|_| is_question)
 }
 
 /// Why a request cannot be sent as a bundle.

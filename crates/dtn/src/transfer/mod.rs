@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use bentpipe_units::Span;
 use tokio::task::JoinSet;
 
+use crate::bundle::ReportRequests;
 use crate::config::{EgressSettings, IngressSettings, NodeConfig};
 use crate::node::{Node, NodeError, SendOptions};
 use crate::{Eid, EidPattern};
@@ -50,17 +51,18 @@ pub(crate) async fn start(
     let mut listeners = listeners.into_iter();
     for ingress in &config.inlets {
         match ingress {
-            IngressSettings::Http { address, to, lifetime } => {
+            IngressSettings::Http { address, to, lifetime, reports } => {
                 for listener in listeners.by_ref().take(address.len()) {
-                    let ingress = http_ingress::Ingress::new(node.clone(), listener, options(to, *lifetime))
-                        .map_err(NodeError::system("listen for HTTP PUTs".into()))?;
+                    let ingress =
+                        http_ingress::Ingress::new(node.clone(), listener, options(to, *lifetime, *reports))
+                            .map_err(NodeError::system("listen for HTTP PUTs".into()))?;
                     tasks.spawn(ingress.listen());
                 }
             }
-            IngressSettings::Folder { folder, to, lifetime, settle } => {
+            IngressSettings::Folder { folder, to, lifetime, reports, settle } => {
                 folder_ingress::check(folder)?;
-                let ingress =
-                    folder_ingress::Ingress::new(folder.clone(), settle.get(), options(to, *lifetime));
+                let options = options(to, *lifetime, *reports);
+                let ingress = folder_ingress::Ingress::new(folder.clone(), settle.get(), options);
                 tasks.spawn(ingress.watch(node.clone()));
             }
         }
@@ -88,6 +90,6 @@ pub(crate) async fn start(
     Ok(())
 }
 
-fn options(to: &Eid, lifetime: Option<Span>) -> SendOptions {
-    SendOptions { lifetime: lifetime.map(Span::get), ..SendOptions::to(to.clone()) }
+fn options(to: &Eid, lifetime: Option<Span>, reports: ReportRequests) -> SendOptions {
+    SendOptions { lifetime: lifetime.map(Span::get), reports, ..SendOptions::to(to.clone()) }
 }

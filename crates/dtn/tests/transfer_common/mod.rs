@@ -34,6 +34,8 @@ pub struct Pair {
     pub texts: [String; 2],
     /// Where `b` listens, always.
     port: u16,
+    /// What `a` says of its peer besides.
+    of_peer: String,
     pub folder: TempDir,
 }
 
@@ -43,14 +45,16 @@ impl Pair {
         for name in ["in", "out"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
-        let mut pair = Self { a: None, b: None, texts: [a.into(), b.into()], port: 0, folder };
+        let mut pair =
+            Self { a: None, b: None, texts: [a.into(), b.into()], port: 0, of_peer: String::new(), folder };
         pair.start_b().await;
         pair.start_a().await;
         pair
     }
 
     pub async fn start_a(&mut self) {
-        let peer = format!("[[peers]]\nid = \"dtn://b/\"\naddress = \"127.0.0.1:{}\"\n", self.port);
+        let Self { port, of_peer, .. } = self;
+        let peer = format!("[[peers]]\nid = \"dtn://b/\"\naddress = \"127.0.0.1:{port}\"\n{of_peer}");
         self.a = Some(start(self.folder.path(), "a", &format!("{}{peer}", self.texts[0])).await);
     }
 
@@ -60,6 +64,11 @@ impl Pair {
         let b = start(self.folder.path(), "b", &format!("{}{own}", self.texts[1])).await;
         self.port = b.addresses()[0].port();
         self.b = Some(b);
+    }
+
+    /// Longer payloads go from `a` to `b` in fragments, from its next start on.
+    pub fn fragments_above(&mut self, size: &str) {
+        self.of_peer = format!("fragment_above = \"{size}\"\n");
     }
 
     /// As a power cut does.

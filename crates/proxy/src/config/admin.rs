@@ -21,9 +21,18 @@ pub struct AdminSettings {
     pub token_file: Option<PathBuf>,
     /// The folder of what outlives the daemon; see [`kept_in`](Self::kept_in) for the default.
     pub state_folder: Option<PathBuf>,
+    /// The socket of this host's bundle node, whose state the page shows if it runs; `/run/bentpipe/dtn.sock` by
+    /// default.
+    pub node_socket: PathBuf,
 }
 
-key_effects!(AdminSettings { folder: Upgrade, listen: Upgrade, token_file: Upgrade, state_folder: Upgrade });
+key_effects!(AdminSettings {
+    folder: Upgrade,
+    listen: Upgrade,
+    token_file: Upgrade,
+    state_folder: Upgrade,
+    node_socket: Upgrade
+});
 
 /// Where the page and the metrics are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -70,6 +79,7 @@ impl Default for AdminSettings {
             listen: Listen::default(),
             token_file: None,
             state_folder: None,
+            node_socket: "/run/bentpipe/dtn.sock".into(),
         }
     }
 }

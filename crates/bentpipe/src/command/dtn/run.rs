@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use bentpipe_dtn::config::NodeConfig;
@@ -11,6 +12,9 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::command::account;
+
+/// How long the process waits for threads that still do something when the node has stopped.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Run a bundle node.
 ///
@@ -46,7 +50,7 @@ impl Run {
             .thread_name("bentpipe-dtn")
             .build()
             .context("cannot start the node's threads")?;
-        runtime.block_on(async {
+        let ended = runtime.block_on(async {
             let mut term = signal(SignalKind::terminate()).context("cannot listen for signals")?;
             let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
             let mut hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
@@ -67,7 +71,10 @@ impl Run {
             manager.stopping();
             running.stop().await;
             anyhow::Ok(())
-        })?;
+        });
+        // A lookup of a peer's name may go on for half a minute; the store is closed.
+        runtime.shutdown_timeout(STOP_TIMEOUT);
+        ended?;
         Ok(ExitCode::SUCCESS)
     }
 }

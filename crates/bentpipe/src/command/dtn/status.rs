@@ -87,10 +87,11 @@ fn text(status: &Value, bundles: Option<&Value>) -> String {
             (false, false) => "no contact now",
         };
         let encrypted = if peer["encrypted"].as_bool() == Some(true) { ", encrypted" } else { "" };
+        let address = peer["address"].as_str().map(|address| format!(" at {address}")).unwrap_or_default();
         let trouble = peer["trouble"].as_str().map(|trouble| format!("; {trouble}")).unwrap_or_default();
         let _ = writeln!(
             text,
-            "peer      {}  {state}{encrypted}, {} bundles wait for it{trouble}",
+            "peer      {}{address}  {state}{encrypted}, {} bundles wait for it{trouble}",
             word(&peer["peer"]),
             number(&peer["queued"])
         );

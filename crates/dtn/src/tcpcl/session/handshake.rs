@@ -64,8 +64,8 @@ impl Session {
         }
     }
 
-    /// The TLS handshake is complete; the certificate belongs to this peer.
-    pub fn tls_done(&mut self, proven: Eid) {
+    /// The TLS handshake is complete; the certificate belongs to one of these peers.
+    pub fn tls_done(&mut self, proven: Vec<Eid>) {
         self.proven = Some(proven);
         self.begin_init();
     }
@@ -78,9 +78,9 @@ impl Session {
         }
     }
 
-    /// The node that the peer's certificate proves, after [`Event::StartTls`].
+    /// The peer that has been introduced, if its certificate proves that it is the one.
     pub fn proven(&self) -> Option<&Eid> {
-        self.proven.as_ref()
+        self.peer.as_ref().filter(|peer| self.proven.as_ref().is_some_and(|proven| proven.contains(peer)))
     }
 
     /// The agent admits the peer: the session is established.
@@ -154,7 +154,8 @@ impl Session {
         if *peer == self.settings.node {
             return Some(format!("the node at {place} is this one, {peer}; check addresses and names"));
         }
-        if let Some(proven) = self.proven.as_ref().filter(|proven| *proven != peer) {
+        if let Some(proven) = self.proven.as_ref().filter(|proven| !proven.contains(peer)) {
+            let proven = proven.iter().map(Eid::to_string).collect::<Vec<_>>().join(" or ");
             return Some(format!(
                 "the node at {place} says it is {peer}, but its certificate is that of {proven}; check both \
                  nodes' names and certificates"

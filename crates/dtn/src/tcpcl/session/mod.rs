@@ -78,7 +78,7 @@ pub struct Session {
     place: String,
     phase: Phase,
     peer: Option<Eid>,
-    proven: Option<Eid>,
+    proven: Option<Vec<Eid>>,
     keepalive: Duration,
     lenient: bool,
     control: Vec<u8>,

@@ -204,9 +204,20 @@ fn a_peer_that_is_not_the_expected_one_is_turned_away() {
     }
     let mut line = Timeline::new(settings());
     line.session.receive_contact(CONTACT, at(0));
-    line.session.tls_done(eid("dtn://them/"));
+    line.session.tls_done(vec![eid("dtn://them/")]);
     line.gets(&[init("dtn://other/")]);
     line.is_over("its certificate is that of dtn://them/");
+    // One that names several nodes proves that the peer is the one that it says, or nothing.
+    for (says, proven) in [("dtn://two/", true), ("dtn://other/", false)] {
+        let mut line = Timeline::new(settings());
+        line.session.receive_contact(CONTACT, at(0));
+        line.session.tls_done(vec![eid("dtn://them/"), eid("dtn://two/")]);
+        line.gets(&[init(says)]);
+        assert_eq!(line.session.proven().cloned(), proven.then(|| eid(says)));
+        if !proven {
+            line.is_over("its certificate is that of dtn://them/ or dtn://two/");
+        }
+    }
 }
 
 #[test]

@@ -1,36 +1,37 @@
-//! Authentication of requests over TCP, and security headers of every reply.
+//! Authentication of requests over TCP.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::page::CONTENT_SECURITY_POLICY;
 use crate::token::Token;
-use bentpipe_http::{Failure, decode_percent};
+use crate::{Failure, decode_percent};
 
 /// The checks of requests over TCP.
 #[derive(Debug, Clone)]
-pub(crate) struct Auth {
+pub struct Auth {
     address: SocketAddr,
     token: Option<Token>,
+    /// The reply to a request that is no question.
+    read_only: &'static str,
 }
 
 impl Auth {
-    /// Checks for a listener at this address; with a token, requests must carry it.
-    pub(crate) fn new(address: SocketAddr, token: Option<Token>) -> Self {
-        Self { address, token }
+    /// Checks for a listener at this address; with a token, requests must carry it. `read_only` says what to do
+    /// to those who would change something.
+    pub fn new(address: SocketAddr, token: Option<Token>, read_only: &'static str) -> Self {
+        Self { address, token, read_only }
     }
 
     /// TCP is read only.
     fn check(&self, request: &Request) -> Result<(), Failure> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let text = "TCP is read only; use bentpipe reload or bentpipe drain, which use the Unix socket";
-            return Err(Failure::new(StatusCode::FORBIDDEN, text));
+            return Err(Failure::new(StatusCode::FORBIDDEN, self.read_only));
         }
         if self.address.ip().to_canonical().is_loopback() && !names_this_host(request) {
             let text = "the Host is not this host: use http://127.0.0.1, http://[::1] or http://localhost";
@@ -84,7 +85,7 @@ impl Auth {
 }
 
 /// Passes permitted requests on. Refused ones end their connection, so that it occupies no slot.
-pub(crate) async fn require(State(auth): State<Arc<Auth>>, request: Request, next: Next) -> Response {
+pub async fn require(State(auth): State<Arc<Auth>>, request: Request, next: Next) -> Response {
     let refusal = auth.check(&request).err();
     let is_unauthenticated =
         refusal.as_ref().is_some_and(|failure| failure.status() == StatusCode::UNAUTHORIZED);
@@ -103,22 +104,6 @@ pub(crate) async fn require(State(auth): State<Arc<Auth>>, request: Request, nex
         response
             .headers_mut()
             .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bentpipe\""));
-    }
-    response
-}
-
-/// Adds the headers that keep browsers from doing more with a reply than showing it.
-pub(crate) async fn add_security_headers(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    let headers: [(HeaderName, &str); 5] = [
-        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    ];
-    for (name, value) in headers {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
 }

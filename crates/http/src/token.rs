@@ -14,61 +14,64 @@ const LONGEST: u64 = 4096;
 
 /// A secret. Logs do not show it.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Token(String);
+pub struct Token(String);
 
 /// Why a token cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The file cannot be read.
-    #[error("cannot read the token in {path} (admin.token_file): {source}")]
+    #[error("cannot read the token in {path} ({key}): {source}")]
     Read {
         /// The file.
         path: PathBuf,
+        /// The key of the configuration that names it.
+        key: &'static str,
         /// The operating system's error.
         source: io::Error,
     },
     /// Every user of this host can read it.
     #[error(
-        "others than its owner and group may read or change {0} (admin.token_file); forbid it with: \
-         chmod o= {0}"
+        "others than its owner and group may read or change {path} ({key}); forbid it with: chmod o= {path}"
     )]
-    Open(PathBuf),
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The key of the configuration that names it.
+        key: &'static str,
+    },
     /// It is too short, or has characters that a header or a URL cannot contain.
     #[error(
-        "the first line of {0} (admin.token_file) must have {SHORTEST} or more characters of A-Z a-z 0-9 \
-         -._~+/=; \
-         make one with: openssl rand -hex 32 > {0}"
+        "the first line of {path} ({key}) must have {SHORTEST} or more characters of A-Z a-z 0-9 -._~+/=; \
+         make one with: openssl rand -hex 32 > {path}"
     )]
-    Unfit(PathBuf),
-}
-
-/// Whether the token in a file can be used: a start refuses otherwise.
-///
-/// # Errors
-/// [`TokenError`].
-pub fn check_token(path: &Path) -> Result<(), TokenError> {
-    Token::load(path).map(drop)
+    Unfit {
+        /// The file.
+        path: PathBuf,
+        /// The key of the configuration that names it.
+        key: &'static str,
+    },
 }
 
 impl Token {
-    /// Reads the first line of a file that others cannot read.
+    /// Reads the first line of a file that others cannot read. `key` is the key of the configuration that names
+    /// the file.
     ///
     /// # Errors
     /// [`TokenError`].
-    pub(crate) fn load(path: &Path) -> Result<Self, TokenError> {
-        let failed = |source| TokenError::Read { path: path.to_owned(), source };
+    pub fn load(path: &Path, key: &'static str) -> Result<Self, TokenError> {
+        let failed = |source| TokenError::Read { path: path.to_owned(), key, source };
         let file = File::open(path).map_err(failed)?;
         if file.metadata().map_err(failed)?.mode() & 0o007 != 0 {
-            return Err(TokenError::Open(path.to_owned()));
+            return Err(TokenError::Open { path: path.to_owned(), key });
         }
         let mut text = String::new();
         file.take(LONGEST).read_to_string(&mut text).map_err(failed)?;
         let line = text.lines().next().unwrap_or_default();
-        Self::parse(line).ok_or_else(|| TokenError::Unfit(path.to_owned()))
+        Self::parse(line).ok_or_else(|| TokenError::Unfit { path: path.to_owned(), key })
     }
 
     /// A token of RFC 6750 §2.1 (`b64token`), which fits into a header, a cookie and an address.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
         (text.len() >= SHORTEST && text.bytes().all(fits)).then(|| Self(text.to_owned()))
@@ -76,14 +79,14 @@ impl Token {
 
     /// Whether a guess is right. The time does not depend on how much of it is right (CWE-208); it reveals
     /// only the length.
-    pub(crate) fn is(&self, guess: &str) -> bool {
+    pub fn is(&self, guess: &str) -> bool {
         let (known, guess) = (self.0.as_bytes(), guess.as_bytes());
         let differences = known.iter().zip(guess).fold(0, |sum, (a, b)| black_box(sum | (a ^ b)));
         known.len() == guess.len() && black_box(differences) == 0
     }
 
     /// The secret itself, for the cookie.
-    pub(crate) fn reveal(&self) -> &str {
+    pub fn reveal(&self) -> &str {
         &self.0
     }
 }
@@ -106,7 +109,7 @@ mod tests {
         let path = folder.path().join("token");
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-        Token::load(&path)
+        Token::load(&path, "admin.token_file")
     }
 
     #[test]
@@ -138,6 +141,9 @@ mod tests {
         ] {
             assert!(matches!(load(text, 0o600), Err(TokenError::Unfit { .. })), "{text}");
         }
-        assert!(matches!(Token::load(Path::new("/nonexistent")), Err(TokenError::Read { .. })));
+        assert!(matches!(
+            Token::load(Path::new("/nonexistent"), "admin.token_file"),
+            Err(TokenError::Read { .. })
+        ));
     }
 }
