@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn conformance neighbours squid unsplit kernels setup deny fuzz soak package try-package router openwrt image arm64 clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-ltp bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn conformance neighbours squid unsplit kernels setup deny fuzz soak package try-package router openwrt image arm64 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ upgrade-faults: setup ## successors frozen, killed and silent at 200 moments of 
 	$(CARGO) test --locked -p bentpipe --test root --no-run
 	$(AS_ROOT) env "PATH=$$PATH" UPGRADE_FAULTS=$${UPGRADE_FAULTS:-200} \
 		$(CARGO) test --locked -p bentpipe --test root upgrade::faults -- --nocapture
+
+bench-ltp: setup ## bundle nodes over an emulated satellite link, by LTP and by TCPCLv4: 25 minutes
+	$(CARGO) build --release --locked -p bentpipe-dtn --example over_a_link
+	$(AS_ROOT) target/release/examples/over_a_link $(OPTIONS)
 
 bench-dtn: setup ## bundle nodes beside those of dtn7-rs: time, memory, bundles in a second
 	scripts/setup-peers dtn7

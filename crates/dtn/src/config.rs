@@ -18,11 +18,15 @@ mod peer_address;
 #[cfg(test)]
 mod shipped_tests;
 mod transfer;
+mod udp;
 
 pub use bentpipe_config::Error as ConfigError;
 pub use ltp::{LtpColor, LtpSettings, PeerLtpSettings};
 pub use peer_address::PeerAddress;
 pub use transfer::{EgressSettings, IngressSettings};
+pub use udp::{PeerUdpSettings, UdpSettings};
+
+use ltp::{datagram_problem, default_datagram};
 
 /// The smallest fragment size, bytes of payload: heads and acknowledgements outweigh smaller ones.
 const SMALLEST_FRAGMENT: u64 = 4096;
@@ -55,6 +59,8 @@ pub struct NodeConfig {
     pub listen: Vec<Listen>,
     /// The engine of LTP, for peers that are reached by it.
     pub ltp: Option<LtpSettings>,
+    /// The socket for bundles in datagrams, for peers that are reached by them.
+    pub udp: Option<UdpSettings>,
     /// The nodes that this one has sessions with.
     #[serde(default)]
     pub peers: Vec<PeerSettings>,
@@ -166,6 +172,8 @@ pub struct PeerSettings {
     pub retry_within: Span,
     /// How it is reached by LTP, in place of TCPCL.
     pub ltp: Option<PeerLtpSettings>,
+    /// How it is reached by bundles in UDP datagrams, in place of TCPCL.
+    pub udp: Option<PeerUdpSettings>,
 }
 
 /// Whether a connection is encrypted.
@@ -267,7 +275,8 @@ impl NodeConfig {
 
     /// Peers without a certificate have it from the node's authority.
     fn inherit_authority(&mut self) {
-        for peer in self.peers.iter_mut().filter(|peer| peer.certificate.is_none()) {
+        let without = |peer: &&mut PeerSettings| peer.certificate.is_none() && !peer.uses_datagrams();
+        for peer in self.peers.iter_mut().filter(without) {
             peer.authority = peer.authority.take().or_else(|| self.node.authority.clone());
         }
     }
@@ -358,6 +367,9 @@ impl NodeConfig {
             let of_id = |what: &str| Err(Problem::of("id", format!("\"{id}\" {what}")));
             checks.check(&["peers", "node", "ltp", "contacts"], || {
                 self.check_peer_ltp(peer).inside("ltp").inside(index).inside("peers")
+            });
+            checks.check(&["peers", "node", "udp", "contacts"], || {
+                self.check_peer_udp(peer).inside("udp").inside(index).inside("peers")
             });
             checks.check(&["peers", "node", "legs"], || {
                 let check = if *id == self.node.id {
@@ -504,6 +516,11 @@ impl PeerSettings {
             Some(choice) => choice == TlsChoice::Required,
             None => has_identity && (self.certificate.is_some() || self.authority.is_some()),
         }
+    }
+
+    /// Whether it is reached by LTP or UDP, and so has no sessions of TCPCL.
+    pub fn uses_datagrams(&self) -> bool {
+        self.ltp.is_some() || self.udp.is_some()
     }
 }
 

@@ -43,6 +43,21 @@ pub trait Outgoing: Send {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
+impl dyn Outgoing + '_ {
+    /// All of it. May block on a disk.
+    pub(crate) fn read_all(&mut self) -> io::Result<Vec<u8>> {
+        let len = usize::try_from(self.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let (mut bytes, mut filled) = (vec![0; len], 0);
+        while filled < len {
+            match self.read(&mut bytes[filled..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => filled += read,
+            }
+        }
+        Ok(bytes)
+    }
+}
+
 /// An incoming transfer. Dropping it before [`finish`](Self::finish) discards it.
 pub trait Incoming: Send {
     /// Writes the next bytes. May block on a disk.

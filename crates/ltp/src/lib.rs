@@ -35,6 +35,7 @@ pub mod segment;
 mod sending;
 
 pub use engine::{Config, Engine, Event, Failure, Statistics, Unreadable};
+pub use pacer::Pacer;
 pub use segment::{Reason, SessionId};
 
 /// The client service of the Bundle Protocol (CCSDS 734.1-B-1 §4.4).

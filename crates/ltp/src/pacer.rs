@@ -9,7 +9,7 @@ const LATE: Duration = Duration::from_millis(2);
 
 /// Spaces datagrams so that their bytes are sent at a rate.
 #[derive(Debug)]
-pub(crate) struct Pacer {
+pub struct Pacer {
     /// Bytes per second; zero sends nothing.
     rate: f64,
     /// When the next datagram is sent.
@@ -17,21 +17,23 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    pub(crate) fn new(rate: f64, now: Time) -> Self {
+    /// A pacer with a rate in bytes per second, from `now` on.
+    pub fn new(rate: f64, now: Time) -> Self {
         Self { rate, next: now }
     }
 
-    pub(crate) fn set_rate(&mut self, rate: f64) {
+    /// Changes the rate, bytes per second; zero sends nothing.
+    pub fn set_rate(&mut self, rate: f64) {
         self.rate = rate;
     }
 
     /// When the next datagram may be sent; `None` without a rate.
-    pub(crate) fn next(&self) -> Option<Time> {
+    pub fn next(&self) -> Option<Time> {
         (self.rate > 0.0).then_some(self.next)
     }
 
     /// A datagram has been sent with this many bytes on the wire.
-    pub(crate) fn sent(&mut self, now: Time, bytes: u64) {
+    pub fn sent(&mut self, now: Time, bytes: u64) {
         let takes = Duration::try_from_secs_f64(bytes as f64 / self.rate).unwrap_or(Duration::MAX);
         let earliest = Time::ZERO + now.since(Time::ZERO).saturating_sub(LATE);
         self.next = self.next.max(earliest) + takes;

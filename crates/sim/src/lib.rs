@@ -13,6 +13,7 @@ mod flow;
 #[doc(hidden)]
 pub mod fuzzing;
 mod link_end;
+pub mod ltp;
 mod network;
 mod observer;
 mod occupancy;

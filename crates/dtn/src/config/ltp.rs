@@ -102,24 +102,36 @@ impl NodeConfig {
             }
             Some(_) => {}
         }
-        if peer.address.is_some() {
-            let message = "a peer is reached by TCPCL at its address, or by LTP; leave one of them out";
+        self.check_uses_datagrams(peer, settings.rate)?;
+        settings.check()
+    }
+
+    /// Checks what LTP and bundles over UDP have in common: no connection and no encryption, and a rate from
+    /// somewhere.
+    pub(super) fn check_uses_datagrams(
+        &self,
+        peer: &PeerSettings,
+        rate: Option<Rate>,
+    ) -> Result<(), Problem> {
+        let ways = [peer.address.is_some(), peer.ltp.is_some(), peer.udp.is_some()];
+        if ways.iter().filter(|way| **way).count() > 1 {
+            let message = "a peer is reached by TCPCL at its address, by LTP or by UDP; leave the others out";
             return Err(Problem::new(message));
         }
-        if peer.tls == Some(TlsChoice::Required) || peer.certificate.is_some() {
-            let message =
-                "LTP does not encrypt; leave tls and certificate out, and write [[security]] for bundles";
+        if peer.tls == Some(TlsChoice::Required) || peer.certificate.is_some() || peer.authority.is_some() {
+            let message = "LTP and UDP do not encrypt; leave tls, certificate and authority out, and write \
+                           [[security]] for bundles";
             return Err(Problem::new(message));
         }
         // A plan in a file of its own is read later.
         let in_plan = |contact: &Contact| contact.to.node() == peer.id.node();
         let has_contact = || self.node.contact_plan.is_some() || self.contacts.iter().any(in_plan);
-        if settings.rate.is_none() && peer.leg.is_none() && !has_contact() {
+        if rate.is_none() && peer.leg.is_none() && !has_contact() {
             let message =
                 "nothing says how fast the link is; write rate, a leg for the peer, or [[contacts]]";
-            return problem("rate", message.into());
+            return Err(Problem::of("rate", message));
         }
-        settings.check()
+        Ok(())
     }
 }
 
@@ -130,11 +142,7 @@ impl PeerLtpSettings {
     }
 
     fn check(&self) -> Result<(), Problem> {
-        if !DATAGRAM.contains(&self.datagram.get()) {
-            let (least, most) = (DATAGRAM.start(), DATAGRAM.end());
-            let message = format!("{} is not possible: write {least}B to {most}B", self.datagram);
-            return Err(Problem::of("datagram", message));
-        }
+        datagram_problem(self.datagram)?;
         if self.block.get() < SMALLEST_FRAGMENT {
             let message = format!("{} is too small: write {SMALLEST_FRAGMENT}B or more", self.block);
             return Err(Problem::of("block", message));
@@ -154,6 +162,15 @@ fn node_number(id: &Eid) -> Option<u64> {
     }
 }
 
+/// Whether a datagram can be so long.
+pub(super) fn datagram_problem(datagram: ByteCount) -> Result<(), Problem> {
+    if DATAGRAM.contains(&datagram.get()) {
+        return Ok(());
+    }
+    let (least, most) = (DATAGRAM.start(), DATAGRAM.end());
+    Err(Problem::of("datagram", format!("{datagram} is not possible: write {least}B to {most}B")))
+}
+
 fn default_margin() -> Span {
     MARGIN
 }
@@ -162,7 +179,7 @@ fn red() -> LtpColor {
     LtpColor::Red
 }
 
-fn default_datagram() -> ByteCount {
+pub(super) fn default_datagram() -> ByteCount {
     ByteCount::new(1400)
 }
 

@@ -16,8 +16,8 @@ fn the_shipped_file_is_a_configuration_as_it_is_and_with_every_key() {
     let config = parse(TEXT);
     assert_eq!((config.legs.len(), config.peers.len(), config.contacts.len()), (1, 1, 0));
     let full = parse(&with_every_key(TEXT));
-    assert_eq!((full.routes.len(), full.contacts.len(), full.peers.len()), (1, 1, 3));
-    assert!(full.ltp.is_some() && full.peers[1].ltp.is_some());
+    assert_eq!((full.routes.len(), full.contacts.len(), full.peers.len()), (1, 1, 4));
+    assert!(full.ltp.is_some() && full.udp.is_some() && full.peers[1].ltp.is_some());
     assert_eq!((full.inlets.len(), full.outlets.len()), (2, 3));
     assert_eq!((config.security.len(), full.security.len()), (0, 1));
 }
@@ -31,6 +31,8 @@ fn every_key_that_there_is_stands_in_the_shipped_file() {
         "[[peers]]",
         "[peers.ltp]",
         "[ltp]",
+        "[peers.udp]",
+        "[udp]",
         "[[routes]]",
         "[[contacts]]",
         "[[security]]",

@@ -22,11 +22,13 @@ use crate::tcpcl::identity::{self, Identity, IdentityError};
 use crate::tcpcl::{Authority, Member, TlsConfig};
 use crate::transfer;
 
+mod datagrams;
 mod ltp;
 mod metrics;
 mod reload;
 mod sessions;
 mod sockets;
+mod udp;
 
 pub use reload::{ReloadError, Reloader};
 
@@ -47,6 +49,7 @@ pub struct Prepared {
     /// Of the HTTP inlets, in the order of the configuration.
     http_listeners: Vec<StdListener>,
     ltp: Option<UdpSocket>,
+    udp: Option<UdpSocket>,
     applications: StdUnixListener,
     metrics: Option<MetricsListener>,
     tls: Option<Arc<TlsConfig>>,
@@ -103,6 +106,7 @@ impl Prepared {
         };
         let http_listeners = http_addresses.map(bind).collect::<Result<_, NodeError>>()?;
         let ltp = config.ltp.as_ref().map(|settings| ltp::bind(settings.address)).transpose()?;
+        let udp = config.udp.as_ref().map(|settings| udp::bind(settings.address)).transpose()?;
         let metrics = MetricsListener::bind(&config.node)?;
         let applications = sockets::bind_unix(&config.node.socket, account)?;
         Ok(Self {
@@ -112,6 +116,7 @@ impl Prepared {
             listeners,
             http_listeners,
             ltp,
+            udp,
             applications,
             metrics,
             tls,
@@ -131,8 +136,19 @@ impl Prepared {
     /// # Errors
     /// [`NodeError`].
     pub async fn start(self) -> Result<Running, NodeError> {
-        let Self { config, file, legs, listeners, http_listeners, ltp, applications, metrics, tls, policies } =
-            self;
+        let Self {
+            config,
+            file,
+            legs,
+            listeners,
+            http_listeners,
+            ltp,
+            udp,
+            applications,
+            metrics,
+            tls,
+            policies,
+        } = self;
         let senders = Senders::default();
         let rate_controller = legs.share(senders.clone())?;
         let (store, records) = Store::open(StoreConfig {
@@ -179,6 +195,9 @@ impl Prepared {
             ltp::start(&node, &config, &context.legs, &senders, socket, &context.stop, &mut sessions)
         };
         let ltp_address = ltp.map(start_ltp).transpose()?;
+        if let Some(socket) = udp {
+            udp::start(&node, &config, socket, &context.stop, &mut sessions)?;
+        }
         for peer in node.peers() {
             sessions.spawn(context.clone().connect(peer.settings.id.clone()));
         }

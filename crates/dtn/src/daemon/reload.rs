@@ -130,6 +130,7 @@ fn needs_restart(old: &NodeConfig, new: &NodeConfig) -> Vec<String> {
         ("terrestrial", old.terrestrial != new.terrestrial),
         ("listen", old.listen != new.listen),
         ("ltp", old.ltp != new.ltp),
+        ("udp", old.udp != new.udp),
         ("peers", old.peers != new.peers),
         ("inlets", old.inlets != new.inlets),
         ("outlets", old.outlets != new.outlets),

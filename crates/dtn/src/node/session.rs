@@ -37,13 +37,20 @@ const MAX_PIECES: u64 = 4096;
 pub(crate) struct PeerSession {
     node: Node,
     address: SocketAddr,
+    /// Whether it is an exchange of datagrams, by LTP or UDP, and no session of TCPCL.
+    by_datagrams: bool,
     /// The peer, and the session's handle among the sessions with it.
     peer: OnceLock<(Eid, Arc<SessionHandle>)>,
 }
 
 impl PeerSession {
     pub(crate) fn new(node: Node, address: SocketAddr) -> Self {
-        Self { node, address, peer: OnceLock::new() }
+        Self { node, address, by_datagrams: false, peer: OnceLock::new() }
+    }
+
+    /// An exchange of datagrams with a peer, as long as the node runs.
+    pub(crate) fn by_datagrams(node: Node, address: SocketAddr) -> Self {
+        Self { node, address, by_datagrams: true, peer: OnceLock::new() }
     }
 
     /// Whether the session was established.
@@ -69,6 +76,11 @@ impl BundleAgent for PeerSession {
                 "{peer} is not in this node's configuration; to admit it, add [[peers]] with id = \"{peer}\""
             )
         })?;
+        if known.settings.uses_datagrams() != self.by_datagrams {
+            return Err(format!(
+                "this node's configuration has {peer} reached by LTP or UDP, and not by TCPCL"
+            ));
+        }
         match proven {
             Some(proven) if proven != peer => {
                 Err(format!("it claims to be {peer}, but has the certificate of {proven}"))

@@ -20,6 +20,7 @@ mod node_metrics;
 mod node_names;
 mod node_plan;
 mod node_security;
+mod node_udp;
 mod store;
 mod store_descriptors;
 mod store_kill;

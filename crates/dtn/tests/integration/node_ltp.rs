@@ -9,16 +9,16 @@ use std::time::Duration;
 use crate::node_common::*;
 
 /// A link between two nodes, which have its two sockets for their peers. It can lose datagrams.
-struct LossyLink {
-    ends: [SocketAddr; 2],
-    nodes: [SocketAddr; 2],
+pub(crate) struct LossyLink {
+    pub(crate) ends: [SocketAddr; 2],
+    pub(crate) nodes: [SocketAddr; 2],
     /// One in so many is lost; 0 loses none, 1 all.
     lost: [Arc<AtomicU32>; 2],
     _tasks: tokio::task::JoinSet<()>,
 }
 
 impl LossyLink {
-    fn between(nodes: [SocketAddr; 2]) -> Self {
+    pub(crate) fn between(nodes: [SocketAddr; 2]) -> Self {
         let sockets = [0, 1].map(|_| {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             socket.set_nonblocking(true).unwrap();
@@ -45,7 +45,7 @@ impl LossyLink {
         Self { ends, nodes, lost, _tasks: tasks }
     }
 
-    fn lose(&self, one_in: u32) {
+    pub(crate) fn lose(&self, one_in: u32) {
         self.lost.iter().for_each(|lost| lost.store(one_in, Ordering::Relaxed));
     }
 
@@ -62,7 +62,7 @@ impl LossyLink {
     }
 }
 
-fn free_udp_address() -> SocketAddr {
+pub(crate) fn free_udp_address() -> SocketAddr {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 

@@ -21,6 +21,7 @@ mod leg_shares;
 mod leo;
 mod load;
 mod lossy_link;
+mod ltp_reach;
 mod observers;
 mod one_way;
 mod pepsal;
@@ -83,7 +84,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 36] = [
+pub const ALL: [Experiment; 37] = [
     psats09::FIG3,
     psats09::FIG4,
     psats09::FIG5,
@@ -94,6 +95,7 @@ pub const ALL: [Experiment; 36] = [
     disruptive::DISRUPTIVE,
     radius07::REACH,
     radius07::STEP,
+    ltp_reach::LTP_REACH,
     surrey::FIG2,
     surrey::FIG3,
     surrey::FIG4,

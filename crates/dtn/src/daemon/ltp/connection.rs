@@ -3,7 +3,6 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +15,12 @@ use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
 use crate::Eid;
-use crate::convergence::{BundleAgent, Outcome, Outgoing, Refusal, blocking};
+use crate::convergence::{BundleAgent, Outcome, Refusal, blocking};
 use crate::node::peers::{LtpStatus, Peer};
 use crate::node::session::PeerSession;
 use crate::node::{Node, NodeError};
 
-use super::now;
+use super::super::datagrams::now;
 use super::settings::PeerLink;
 
 /// Datagrams that are taken together.
@@ -73,7 +72,7 @@ impl Connection {
     ) -> Result<Option<Self>, NodeError> {
         let id = peer.settings.id.clone();
         let Some(ltp) = &peer.settings.ltp else { return Ok(None) };
-        let agent = Arc::new(PeerSession::new(node.clone(), ltp.address));
+        let agent = Arc::new(PeerSession::by_datagrams(node.clone(), ltp.address));
         agent.admit(&id, None).map_err(|why| NodeError::Service(format!("LTP with {id}: {why}")))?;
         // The standard library's keys of hash tables are random (getrandom(2)).
         let random = RandomState::new().hash_one(0);
@@ -165,8 +164,8 @@ impl Connection {
         while self.takes_more() {
             let Some(mut outgoing) = self.agent.next(&self.id, self.link.block) else { return };
             let handle = outgoing.handle();
-            match read(outgoing.as_mut()) {
-                Ok(block) => self.engine.send(now(), handle, self.link.color, block),
+            match outgoing.read_all() {
+                Ok(block) => self.engine.send(now(), handle, self.link.color, block.into()),
                 // The node has postponed it.
                 Err(error) => tracing::error!("a bundle for {} could not be read: {error}", self.id),
             }
@@ -278,20 +277,6 @@ impl Connection {
             backlogged,
         }
     }
-}
-
-/// All of an outgoing bundle.
-fn read(outgoing: &mut dyn Outgoing) -> io::Result<Box<[u8]>> {
-    let len = usize::try_from(outgoing.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    let mut block = vec![0; len];
-    let mut filled = 0;
-    while filled < len {
-        match outgoing.read(&mut block[filled..])? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read => filled += read,
-        }
-    }
-    Ok(block.into())
 }
 
 /// What the peer's reason to cancel says of the bundle.

@@ -10,8 +10,8 @@ use crate::config::{LtpColor, NodeConfig, PeerLtpSettings};
 use crate::node::peers::Peer;
 use crate::node::{Node, NodeError};
 
-/// Headers of IP and UDP.
-const AROUND: [u64; 2] = [20 + 8, 40 + 8];
+use super::super::datagrams::headers;
+
 /// An outage of this length is survived where the leg says nothing of outages.
 const SURVIVED: Duration = Duration::from_secs(15 * 60);
 /// A segment is sent again at least so often, and at most.
@@ -91,7 +91,7 @@ impl PeerLtpSettings {
             margin,
             rate: 0.0,
             datagram: self.datagram.get() as usize,
-            around: AROUND[usize::from(self.address.is_ipv6())],
+            around: headers(self.address),
             window,
             memory: window,
             // A peer may be configured with longer blocks.
