@@ -220,6 +220,8 @@ pub struct SecuritySettings {
     pub integrity: Option<PathBuf>,
     /// The file of the key for confidentiality.
     pub confidentiality: Option<PathBuf>,
+    /// The file of the key that unwraps keys which come with bundles.
+    pub key_encryption: Option<PathBuf>,
 }
 
 impl NodeConfig {
@@ -312,7 +314,9 @@ impl NodeConfig {
             EgressSettings::Http { undelivered, .. } => [None, undelivered.as_mut()],
         });
         let keys = self.security.iter_mut();
-        let keys = keys.flat_map(|policy| [policy.integrity.as_mut(), policy.confidentiality.as_mut()]);
+        let keys = keys.flat_map(|policy| {
+            [policy.integrity.as_mut(), policy.confidentiality.as_mut(), policy.key_encryption.as_mut()]
+        });
         let all = own.into_iter().chain(of_peers).chain(keys).chain(of_inlets).chain(of_outlets);
         for path in all.flatten() {
             *path = folder.join(&*path);

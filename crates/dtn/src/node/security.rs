@@ -63,15 +63,15 @@ impl Policies {
     /// A key cannot be used, or others than its owner may read it.
     pub fn load(settings: &[SecuritySettings]) -> Result<Self, KeyError> {
         let policy = |settings: &SecuritySettings| {
+            let integrity = settings.integrity.as_deref().map(key_file::integrity).transpose()?;
+            let confidentiality =
+                settings.confidentiality.as_deref().map(key_file::confidentiality).transpose()?;
+            let wrapping = settings.key_encryption.as_deref().map(key_file::key_encryption).transpose()?;
             Ok(Policy {
                 source: settings.source.clone(),
                 destination: settings.destination.clone(),
-                integrity: settings.integrity.as_deref().map(key_file::integrity).transpose()?,
-                confidentiality: settings
-                    .confidentiality
-                    .as_deref()
-                    .map(key_file::confidentiality)
-                    .transpose()?,
+                integrity: integrity.map(|key| key.unwrapping_by(wrapping.clone())),
+                confidentiality: confidentiality.map(|key| key.unwrapping_by(wrapping)),
             })
         };
         settings.iter().map(policy).collect::<Result<_, _>>().map(Self)

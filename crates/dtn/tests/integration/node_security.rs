@@ -344,6 +344,7 @@ async fn keys_can_be_replaced() {
         destination: EidPattern::any(),
         integrity: Some(path.to_owned()),
         confidentiality: None,
+        key_encryption: None,
     };
     let other = keys.write("other", &[1; 32]);
     a.node().set_policies(Policies::load(&[settings(&other)]).unwrap());

@@ -8,7 +8,10 @@ use super::super::blocks::{REPLICATE, Slot, free_number};
 use super::super::{Bundle, CrcType};
 use super::block::{Entry, SecurityBlock, Value};
 use super::scope::{self, Header};
-use super::{CONFIDENTIALITY_BLOCK, INTEGRITY_BLOCK, PAYLOAD, PRIMARY, SecurityFault};
+use super::wrapping::KeyEncryptionKey;
+use super::{
+    CONFIDENTIALITY_BLOCK, INTEGRITY_BLOCK, NO_WRAPPING_KEY, NOT_UNWRAPPED, PAYLOAD, PRIMARY, SecurityFault,
+};
 use crate::Eid;
 
 /// BCB-AES-GCM (RFC 9173 §5.1).
@@ -40,11 +43,12 @@ const TOO_LONG: SecurityFault =
 pub struct ConfidentialityKey {
     key: LessSafeKey,
     variant: u64,
+    wrapping: Option<KeyEncryptionKey>,
 }
 
 /// What the operations of a block have in common.
-struct Context<'a> {
-    key: &'a ConfidentialityKey,
+struct Context {
+    key: ConfidentialityKey,
     iv: [u8; IV_LEN],
     scope: u64,
     header: Header,
@@ -59,7 +63,13 @@ impl ConfidentialityKey {
             _ => return None,
         };
         let key = UnboundKey::new(algorithm, bytes).ok()?;
-        Some(Self { key: LessSafeKey::new(key), variant })
+        Some(Self { key: LessSafeKey::new(key), variant, wrapping: None })
+    }
+
+    /// The same, and keys that come with a bundle are unwrapped by this one.
+    #[must_use]
+    pub fn unwrapping_by(self, wrapping: Option<KeyEncryptionKey>) -> Self {
+        Self { wrapping, ..self }
     }
 }
 
@@ -87,7 +97,7 @@ impl Bundle {
         let number = free_number(&self.received.slots);
         let slot =
             Slot { kind: CONFIDENTIALITY_BLOCK, number, flags: REPLICATE, crc: CrcType::Crc32, raw: None };
-        let context = Context { key, iv, scope: scope::ALL, header: Header::of(&slot) };
+        let context = Context { key: key.clone(), iv, scope: scope::ALL, header: Header::of(&slot) };
         let tag = context.seal(self, Header::of_payload(self), payload)?;
         let block = SecurityBlock {
             targets: vec![PAYLOAD],
@@ -191,7 +201,7 @@ impl Bundle {
     }
 
     /// Decrypts a block of integrity; `None` if it is another one, or cannot be decrypted.
-    fn decrypt_block(&mut self, context: &Context<'_>, number: u64, results: &[Entry]) -> Option<()> {
+    fn decrypt_block(&mut self, context: &Context, number: u64, results: &[Entry]) -> Option<()> {
         let slots = &self.received.slots;
         let index = slots.iter().position(|slot| slot.number == number && slot.kind == INTEGRITY_BLOCK)?;
         let slot = slots[index].clone();
@@ -206,7 +216,7 @@ impl Bundle {
     }
 }
 
-impl Context<'_> {
+impl Context {
     /// Encrypts in place; the tag.
     fn seal(&self, bundle: &Bundle, target: Header, text: &mut [u8]) -> Result<Vec<u8>, SecurityFault> {
         if text.len() as u64 > DECRYPTION_LIMIT {
@@ -246,17 +256,17 @@ impl Context<'_> {
 }
 
 /// A block of the context that is known.
-fn understood<'a>(
-    key: &'a ConfidentialityKey,
+fn understood(
+    key: &ConfidentialityKey,
     header: Header,
     content: &[u8],
-) -> Result<(SecurityBlock, Context<'a>), &'static str> {
+) -> Result<(SecurityBlock, Context), &'static str> {
     let block = SecurityBlock::decode(content)?;
     if block.context != CONTEXT {
         return Err("a security context other than BCB-AES-GCM");
     }
     // A256GCM and all flags are the defaults (RFC 9173 §4.3.2, §4.3.4).
-    let (mut iv, mut variant, mut scope) = (None, 3, scope::ALL);
+    let (mut iv, mut variant, mut scope, mut key) = (None, 3, scope::ALL, key.clone());
     for parameter in &block.parameters {
         match parameter {
             (IV, Value::Bytes(bytes)) => {
@@ -265,7 +275,11 @@ fn understood<'a>(
             }
             (VARIANT, Value::Uint(number)) => variant = *number,
             (SCOPE, Value::Uint(flags @ 0..=scope::ALL)) => scope = *flags,
-            (WRAPPED_KEY, _) => return Err("a wrapped key"),
+            (WRAPPED_KEY, Value::Bytes(wrapped)) => {
+                let by = key.wrapping.as_ref().ok_or(NO_WRAPPING_KEY)?;
+                let unwrapped = by.unwrap_key(wrapped).and_then(|bytes| ConfidentialityKey::new(&bytes));
+                key = unwrapped.ok_or(NOT_UNWRAPPED)?;
+            }
             _ => return Err("a parameter of BCB-AES-GCM that is not known"),
         }
     }

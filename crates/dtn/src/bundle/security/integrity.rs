@@ -10,7 +10,8 @@ use super::super::cbor::{Item, put};
 use super::super::{Bundle, CrcType};
 use super::block::{SecurityBlock, Value};
 use super::scope::{self, Header};
-use super::{INTEGRITY_BLOCK, KINDS, PAYLOAD, PRIMARY, SecurityFault};
+use super::wrapping::KeyEncryptionKey;
+use super::{INTEGRITY_BLOCK, KINDS, NO_WRAPPING_KEY, NOT_UNWRAPPED, PAYLOAD, PRIMARY, SecurityFault};
 use crate::Eid;
 
 /// BIB-HMAC-SHA2 (RFC 9173 §5.1).
@@ -30,6 +31,7 @@ const STEP: usize = 64 << 10;
 pub struct IntegrityKey {
     bytes: Box<[u8]>,
     variant: Variant,
+    wrapping: Option<KeyEncryptionKey>,
 }
 
 /// Which SHA-2, by its number (RFC 9173 §3.3.1).
@@ -76,7 +78,13 @@ impl IntegrityKey {
 
     /// A key of any length, and the variant that is added with it.
     pub(super) fn with(variant: Variant, bytes: &[u8]) -> Self {
-        Self { bytes: bytes.into(), variant }
+        Self { bytes: bytes.into(), variant, wrapping: None }
+    }
+
+    /// The same, and keys that come with a bundle are unwrapped by this one.
+    #[must_use]
+    pub fn unwrapping_by(self, wrapping: Option<KeyEncryptionKey>) -> Self {
+        Self { wrapping, ..self }
     }
 
     fn hmac(&self, variant: Variant) -> hmac::Key {
@@ -166,9 +174,9 @@ impl Bundle {
                 continue;
             }
             self.note_targets(&mut confirmed, content)?;
-            match understood(content) {
-                Ok((block, variant, scope)) => {
-                    let (hmac, header) = (key.hmac(variant), Header::of(slot));
+            match understood(key, content) {
+                Ok((block, hmac, scope)) => {
+                    let header = Header::of(slot);
                     for (&target, result) in block.targets.iter().zip(&block.results) {
                         let is_right = match target {
                             PRIMARY => self.is_primary_right(&hmac, scope, header, expected(result)?),
@@ -264,24 +272,31 @@ impl Bundle {
     }
 }
 
-/// A block of the context that is known, with its variant and its scope.
-fn understood(content: &[u8]) -> Result<(SecurityBlock, Variant, u64), &'static str> {
+/// A block of the context that is known, with its key and its scope.
+fn understood(key: &IntegrityKey, content: &[u8]) -> Result<(SecurityBlock, hmac::Key, u64), &'static str> {
     let block = SecurityBlock::decode(content)?;
     if block.context != CONTEXT {
         return Err("a security context other than BIB-HMAC-SHA2");
     }
-    let (mut variant, mut scope) = (Variant::Sha384, scope::ALL);
+    let (mut variant, mut scope, mut unwrapped) = (Variant::Sha384, scope::ALL, None);
     for parameter in &block.parameters {
         match parameter {
             (VARIANT, Value::Uint(5)) => variant = Variant::Sha256,
             (VARIANT, Value::Uint(6)) => variant = Variant::Sha384,
             (VARIANT, Value::Uint(7)) => variant = Variant::Sha512,
             (SCOPE, Value::Uint(flags @ 0..=scope::ALL)) => scope = *flags,
-            (WRAPPED_KEY, _) => return Err("a wrapped key"),
+            (WRAPPED_KEY, Value::Bytes(wrapped)) => {
+                let by = key.wrapping.as_ref().ok_or(NO_WRAPPING_KEY)?;
+                unwrapped = Some(by.unwrap_key(wrapped).ok_or(NOT_UNWRAPPED)?);
+            }
             _ => return Err("a parameter of BIB-HMAC-SHA2 that is not known"),
         }
     }
-    Ok((block, variant, scope))
+    let hmac = match unwrapped {
+        Some(bytes) => IntegrityKey::with(variant, &bytes).hmac(variant),
+        None => key.hmac(variant),
+    };
+    Ok((block, hmac, scope))
 }
 
 fn expected(results: &[(u64, Value)]) -> Result<&[u8], SecurityFault> {

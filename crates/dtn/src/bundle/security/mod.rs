@@ -10,8 +10,8 @@
 //!
 //! **What is understood** are operations on the primary block and on the payload, HMAC with SHA-256, SHA-384
 //! and SHA-512, AES-GCM with keys of 128 and 256 bits and an initialization vector of 96, and integrity blocks
-//! that are encrypted. Wrapped keys, other contexts and other parameters are not, and reported as
-//! [unknown](SecurityFault::Unknown). Operations on other extension blocks are not checked: hop count and age
+//! that are encrypted. A key may come with a block, wrapped by one that both ends have ([`KeyEncryptionKey`]).
+//! Other contexts and other parameters are not understood, and reported as [unknown](SecurityFault::Unknown). Operations on other extension blocks are not checked: hop count and age
 //! change on the way.
 //!
 //! **Never both on one target.** If a payload is encrypted, its integrity block has to be, too (RFC 9172 §3.9),
@@ -23,9 +23,11 @@ mod block;
 mod confidentiality;
 mod integrity;
 mod scope;
+mod wrapping;
 
 pub use confidentiality::{ConfidentialityKey, DECRYPTION_LIMIT, IV_LEN};
 pub use integrity::{CheckError, IntegrityKey};
+pub use wrapping::KeyEncryptionKey;
 
 use super::Bundle;
 use super::blocks::Slot;
@@ -36,6 +38,11 @@ use block::SecurityBlock;
 const INTEGRITY_BLOCK: u64 = 11;
 const CONFIDENTIALITY_BLOCK: u64 = 12;
 pub(super) const KINDS: [u64; 2] = [INTEGRITY_BLOCK, CONFIDENTIALITY_BLOCK];
+
+/// What is said of wrapped keys.
+const NO_WRAPPING_KEY: &str = "a wrapped key, and this node's policy has no key_encryption to unwrap it with";
+const NOT_UNWRAPPED: &str =
+    "a wrapped key that this node's key_encryption does not unwrap to one of a length that is used";
 
 /// The numbers of the two blocks that are targets.
 const PRIMARY: u64 = 0;

@@ -15,6 +15,8 @@ const TEXT: &[u8] = b"Ready to generate a 32-byte payload";
 /// Appendix A: the keys.
 const HMAC_KEY: &str = "1a2b1a2b1a2b1a2b1a2b1a2b1a2b1a2b";
 const AES_KEY: &str = "71776572747975696f70617364666768";
+/// The former, wrapped by AES-128 with the key 00 01 … 0f: `openssl enc -id-aes128-wrap -e -iv a6a6a6a6a6a6a6a6`.
+const WRAPPED_HMAC_KEY: &str = "28fc68a6fc8d58666d8e225ab9291e2464088a1df5423dca";
 /// Appendix A.1–A.4: the primary block, and blocks of the resulting bundles.
 const PRIMARY_BLOCK: &str = "88070000820282010282028202018202820201820018281a000f4240";
 const A1_BIB: &str = "850b0200005856810101018202820201828201078203008181820158403bdc69b3a34a2b5d3a8554368bd1e808\
@@ -123,18 +125,70 @@ fn results_are_those_of_the_examples() {
     assert_eq!((&made.results[0], &made.source), (&example_3.results[0], &example_3.source));
 }
 
-/// RFC 9173 Appendix A.2: a wrapped key is not supported, and reported as an unknown operation.
+/// RFC 9173 Appendix A.2: the key comes with the bundle, wrapped by one that the destination has.
 #[test]
 fn example_2_has_a_wrapped_key() {
-    let mut bundle = example(&[A2_BCB]);
-    assert!(bundle.is_encrypted());
-    let key = ConfidentialityKey::new(&hex(AES_KEY)).unwrap();
-    let fault = bundle.decrypt(&key, &mut hex(A2_TEXT)).unwrap_err();
-    assert_eq!((fault, fault.reason()), (SecurityFault::Unknown("a wrapped key"), ReasonCode(13)));
+    // Another key than that of the bundle.
+    let key = ConfidentialityKey::new(&[7; 32]).unwrap();
+    let wrapping = |digits: &str| KeyEncryptionKey::new(&hex(digits));
+    let decrypt = |wrapping: Option<KeyEncryptionKey>| {
+        let (mut bundle, mut text) = (example(&[A2_BCB]), hex(A2_TEXT));
+        assert!(bundle.is_encrypted());
+        bundle.decrypt(&key.clone().unwrapping_by(wrapping), &mut text).map(|()| text)
+    };
+    assert_eq!(decrypt(wrapping("6162636465666768696a6b6c6d6e6f70")).unwrap(), TEXT);
+    let fault = decrypt(None).unwrap_err();
+    assert_eq!((fault, fault.reason()), (SecurityFault::Unknown(NO_WRAPPING_KEY), ReasonCode(13)));
+    let fault = decrypt(wrapping("6162636465666768696a6b6c6d6e6f71")).unwrap_err();
+    assert_eq!(fault, SecurityFault::Unknown(NOT_UNWRAPPED));
 }
 
-/// RFC 9173 Appendix A.3: A128GCM of the payload, whose text is that of A.2, and HMAC 256/256 of the primary
-/// block, which stands there as a byte string.
+/// RFC 3394 §4.1, §4.3, §4.6: the wrapped keys of the standard.
+#[test]
+fn keys_are_unwrapped_as_the_standard_wraps_them() {
+    let key = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    for (wrapping, wrapped, plain) in [
+        (16, "1fa68b0a8112b447aef34bd8fb5a7b829d3e862371d2cfe5", "00112233445566778899aabbccddeeff"),
+        (24, "96778b25ae6ca435f92b5b97c050aed2468ab8a17ad84e5d", "00112233445566778899aabbccddeeff"),
+        (
+            32,
+            "28c9f404c4b810f4cbccb35cfb87f8263f5786e2d80ed326cbc7f0e71a99f43bfb988b9b7a02dd21",
+            "00112233445566778899aabbccddeeff000102030405060708090a0b0c0d0e0f",
+        ),
+    ] {
+        let by = KeyEncryptionKey::new(&hex(key)[..wrapping]).unwrap();
+        assert_eq!(by.unwrap_key(&hex(wrapped)), Some(hex(plain)));
+        let mut changed = hex(wrapped);
+        changed[9] ^= 1;
+        assert_eq!(by.unwrap_key(&changed), None);
+        assert_eq!(by.unwrap_key(&changed[..7]), None);
+        assert_eq!(by.unwrap_key(&[0; 200]), None);
+    }
+    assert!(KeyEncryptionKey::new(&[0; 17]).is_none());
+}
+
+/// A block of integrity whose key comes with it.
+#[test]
+fn a_wrapped_key_of_integrity_is_used() {
+    let mut block =
+        SecurityBlock::decode(example(&[A1_BIB]).received.slots[0].raw_content().unwrap()).unwrap();
+    // HMAC_KEY, wrapped by the 128-bit key of RFC 3394 §4.1.
+    let wrapped = WRAPPED_HMAC_KEY;
+    block.parameters.insert(1, (2, Value::Bytes(hex(wrapped).into())));
+    let mut bundle = example(&[A1_BIB]);
+    bundle.received.slots[0] = bundle.received.slots[0].clone().with_content(&block.encode());
+    let own = IntegrityKey::new(&[7; 64]).unwrap();
+    let by = KeyEncryptionKey::new(&hex("000102030405060708090a0b0c0d0e0f"));
+    // The example does not protect the primary block, and what it protects is right.
+    let missing = check(&bundle, &own.clone().unwrapping_by(by.clone()), false, TEXT);
+    assert_eq!(missing, Err(SecurityFault::Missing("integrity")));
+    assert_eq!(
+        check(&bundle, &own.clone().unwrapping_by(by), false, b"Ready to generate a 33-byte payload"),
+        FALSE
+    );
+    assert_eq!(check(&bundle, &own, false, TEXT), Err(SecurityFault::Unknown(NO_WRAPPING_KEY)));
+}
+
 #[test]
 fn example_3_multiple_sources() {
     let mut bundle = example(&[A3_BIB, A3_BCB]);

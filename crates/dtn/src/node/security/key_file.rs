@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::bundle::security::{ConfidentialityKey, IntegrityKey};
+use crate::bundle::security::{ConfidentialityKey, IntegrityKey, KeyEncryptionKey};
 
 /// What is wrong with a key file.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +45,11 @@ pub(super) fn integrity(path: &Path) -> Result<IntegrityKey, KeyError> {
 /// A key for confidentiality.
 pub(super) fn confidentiality(path: &Path) -> Result<ConfidentialityKey, KeyError> {
     read(path, ConfidentialityKey::new, "16 or 32")
+}
+
+/// A key that unwraps keys.
+pub(super) fn key_encryption(path: &Path) -> Result<KeyEncryptionKey, KeyError> {
+    read(path, KeyEncryptionKey::new, "16, 24 or 32")
 }
 
 fn read<T>(path: &Path, key: fn(&[u8]) -> Option<T>, lengths: &'static str) -> Result<T, KeyError> {
