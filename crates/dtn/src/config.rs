@@ -522,6 +522,15 @@ impl PeerSettings {
         }
     }
 
+    /// The convergence layer by which it is reached.
+    pub(crate) fn layer(&self) -> &'static str {
+        match (&self.ltp, &self.udp) {
+            (Some(_), _) => "ltp",
+            (None, Some(_)) => "udp",
+            (None, None) => "tcpcl",
+        }
+    }
+
     /// Whether it is reached by LTP or UDP, and so has no sessions of TCPCL.
     pub fn uses_datagrams(&self) -> bool {
         self.ltp.is_some() || self.udp.is_some()

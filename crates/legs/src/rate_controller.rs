@@ -112,9 +112,7 @@ impl Legs {
     /// The thread could not be started.
     pub fn share(&self, senders: Senders) -> Result<Option<RateController>, RateControllerError> {
         let is_controlled = self.satellites().any(|leg| leg.rated().is_some());
-        is_controlled
-            .then(|| RateController::start(self, LinkEstimates::default(), senders))
-            .transpose()
+        is_controlled.then(|| RateController::start(self, LinkEstimates::default(), senders)).transpose()
     }
 }
 

@@ -53,7 +53,9 @@ pub struct WaitingStatus {
 pub struct PeerStatus {
     /// Its endpoint.
     pub peer: String,
-    /// Established sessions with it.
+    /// The convergence layer by which it is reached: `tcpcl`, `ltp` or `udp`.
+    pub layer: &'static str,
+    /// Established sessions with it; one of a layer without sessions.
     pub sessions: usize,
     /// Its address in the last session, or in an attempt to connect since then; a name is resolved.
     pub address: Option<String>,
@@ -97,6 +99,7 @@ impl Node {
         let queue = self.queue();
         let peer = |peer: &super::Peer| PeerStatus {
             peer: peer.settings.id.to_string(),
+            layer: peer.settings.layer(),
             sessions: peer.session_count(),
             address: peer.address().map(|address| address.to_string()),
             encrypted: peer.requires_tls,

@@ -81,10 +81,15 @@ fn text(status: &Value, bundles: Option<&Value>) -> String {
         number(&totals["given_up"])
     );
     for peer in status["peers"].as_array().into_iter().flatten() {
-        let state = match (number(&peer["sessions"]) > 0, peer["open"].as_bool().unwrap_or(true)) {
-            (true, _) => "connected",
-            (false, true) => "not connected",
-            (false, false) => "no contact now",
+        let is_open = peer["open"].as_bool().unwrap_or(true);
+        // A layer without connections is called by its name.
+        let state = match (word(&peer["layer"]).as_ref(), number(&peer["sessions"]) > 0, is_open) {
+            (_, _, false) => "no contact now",
+            ("ltp", ..) if peer["ltp"]["silent"].as_bool() == Some(true) => "by LTP, does not answer",
+            ("ltp", ..) => "by LTP",
+            ("udp", ..) => "by UDP",
+            (_, true, true) => "connected",
+            (_, false, true) => "not connected",
         };
         let encrypted = if peer["encrypted"].as_bool() == Some(true) { ", encrypted" } else { "" };
         let address = peer["address"].as_str().map(|address| format!(" at {address}")).unwrap_or_default();

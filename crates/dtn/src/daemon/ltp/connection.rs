@@ -273,7 +273,7 @@ impl Connection {
             rtt: statistics.round_trip,
             min_rtt: statistics.shortest_round_trip,
             forward: None,
-            window_limited: !backlogged,
+            window_limited: self.engine.in_flight() && !backlogged && !self.takes_more(),
             backlogged,
         }
     }
