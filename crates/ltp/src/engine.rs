@@ -154,8 +154,8 @@ pub struct Engine {
     events: VecDeque<Event>,
     next_session: u64,
     first_serial: u64,
-    /// By the clock of timers: when the peer was last heard, or should first have answered.
-    heard: Duration,
+    /// By the clock of timers: when the first checkpoint was sent since the peer was last heard.
+    asked: Option<Duration>,
     /// When a checkpoint was last sent to a silent peer.
     probed: Duration,
     statistics: Statistics,
@@ -212,7 +212,7 @@ impl Engine {
             events: VecDeque::new(),
             next_session: 1 + (random & u64::from(u32::MAX)),
             first_serial: 1 + (random >> 32) % (SERIALS - 1),
-            heard: Duration::ZERO,
+            asked: None,
             probed: Duration::ZERO,
             statistics: Statistics::default(),
         }
@@ -221,6 +221,11 @@ impl Engine {
     /// Changes the rate, bytes on the wire per second.
     pub fn set_rate(&mut self, rate: f64) {
         self.pacer.set_rate(rate);
+    }
+
+    /// Changes the propagation delay, for timers that begin from now on.
+    pub fn set_one_way(&mut self, one_way: Duration) {
+        self.config.one_way = one_way;
     }
 
     /// Whether segments may be sent, and whether any can come. Timers stand still while none can.
@@ -239,15 +244,12 @@ impl Engine {
     /// Whether the peer has not answered for some time. It gets a checkpoint in each interval of the timers then,
     /// and no other.
     pub fn is_silent(&self, now: Time) -> bool {
-        let waits = self.clock.read(now).saturating_sub(self.heard);
-        self.in_flight() && waits > SILENT_AFTER * self.interval()
+        let shows = self.clock.read(now);
+        self.in_flight() && self.asked.is_some_and(|asked| shows > asked + SILENT_AFTER * self.interval())
     }
 
     /// Begins to send a block; an [`Event`] has its outcome.
-    pub fn send(&mut self, now: Time, handle: Handle, color: Color, block: Box<[u8]>) {
-        if !self.in_flight() {
-            self.heard = self.clock.read(now);
-        }
+    pub fn send(&mut self, handle: Handle, color: Color, block: Box<[u8]>) {
         let number = self.next_session;
         self.next_session += 1;
         self.unacknowledged += block.len() as u64;
@@ -295,7 +297,7 @@ impl Engine {
             Content::CancelAck(by) => drop(self.cancelling.remove(&(session, by))),
             _ => return Err(Unreadable::Foreign(session.originator)),
         }
-        self.heard = self.clock.read(now);
+        self.asked = None;
         Ok(())
     }
 
@@ -641,6 +643,7 @@ impl Engine {
             self.statistics.repeated += u64::from(next.is_repeated);
             self.statistics.sent += out.len() as u64 + self.config.around;
             if let Some(serial) = checkpoint {
+                self.asked.get_or_insert(self.clock.read(now));
                 self.timer(now, Timer::Checkpoint { session: number, serial });
             }
             if part == (Part::Green { ends_block: true }) {

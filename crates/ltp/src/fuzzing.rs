@@ -42,8 +42,8 @@ pub fn segment(input: &[u8]) {
 pub fn engine(input: &[u8]) {
     let mut now = Time::ZERO;
     let (mut engine, mut out) = (Engine::new(CONFIG, 0, now), Vec::new());
-    engine.send(now, 1, Color::Red, vec![7; 1000].into());
-    engine.send(now, 2, Color::Green, vec![7; 300].into());
+    engine.send(1, Color::Red, vec![7; 1000].into());
+    engine.send(2, Color::Green, vec![7; 300].into());
     let (mut rest, mut sent) = (input, 0);
     while let Some((&len, behind)) = rest.split_first() {
         let (datagram, behind) = behind.split_at(behind.len().min(len.into()));

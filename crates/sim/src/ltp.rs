@@ -79,7 +79,7 @@ impl BlockTransfer {
             received.take(now, &mut receiver);
             while sender.event().is_some() {}
             while sender.room(now).is_some_and(|room| room >= self.block) {
-                sender.send(now, 0, Color::Red, vec![0; self.block as usize].into());
+                sender.send(0, Color::Red, vec![0; self.block as usize].into());
             }
             for (engine, way) in [(&mut sender, &mut there), (&mut receiver, &mut back)] {
                 while engine.transmit(now, &mut out) {

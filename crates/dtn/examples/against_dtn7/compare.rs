@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bentpipe_dtn::app::{Accepted, Client, ReadBody};
 
-use super::nodes::{Bentpipe, Contact, Dtn7, Programs, folder, free_port};
+use super::nodes::{Bentpipe, Contact, Dtn7, Layer, Programs, folder, free_port};
 use super::web::{Web, WebSocket};
 use crate::interop::payload;
 
@@ -68,7 +68,7 @@ pub(crate) fn bentpipe(programs: &Programs, load: Load) -> Result<Run, String> {
 /// Something has not arrived.
 pub(crate) fn dtn7(programs: &Programs, load: Load) -> Result<Run, String> {
     let (here, there) = (free_port()?, free_port()?);
-    let contact = Contact { id: "dtn://b/".into(), port: Some(there) };
+    let contact = Contact { id: "dtn://b/".into(), port: Some(there), layer: Layer::Tcp };
     let two = Dtn7::start(programs, "b", "in", there, None)?;
     let one = Dtn7::start(programs, "a", "in", here, Some(&contact))?;
     let content = payload(load.size);
@@ -106,8 +106,8 @@ pub(crate) fn one_file(programs: &Programs, size: usize) -> Result<Run, String> 
 
 fn bentpipe_pair(programs: &Programs) -> Result<(Bentpipe, Bentpipe), String> {
     let (here, there) = (free_port()?, free_port()?);
-    let first = Contact { id: "dtn://a/".into(), port: None };
-    let second = Contact { id: "dtn://b/".into(), port: Some(there) };
+    let first = Contact { id: "dtn://a/".into(), port: None, layer: Layer::Tcp };
+    let second = Contact { id: "dtn://b/".into(), port: Some(there), layer: Layer::Tcp };
     let two = Bentpipe::start(programs, "dtn://b/", there, &first)?;
     Ok((Bentpipe::start(programs, "dtn://a/", here, &second)?, two))
 }

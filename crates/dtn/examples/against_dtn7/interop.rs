@@ -5,11 +5,13 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use super::nodes::{Bentpipe, Contact, Dtn7, Programs, folder, free_port};
+use super::nodes::{Bentpipe, Contact, Dtn7, Layer, Programs, folder, free_port};
 use super::web::WebSocket;
 
 /// The payloads, bytes.
-pub(crate) const SIZES: [usize; 4] = [1, 64 << 10, 1_000_000, 10_000_000];
+pub(crate) const SIZES: [usize; 5] = [1, 1000, 64 << 10, 1_000_000, 10_000_000];
+/// The longest payload whose bundle fits a datagram.
+const DATAGRAM_MAX: usize = 1000;
 /// The longest payload for `dtnsend`; its bundle has to fit into 2 MiB.
 const DTNSEND_MAX: usize = 2_000_000;
 /// Seconds until a bundle has arrived, or does not.
@@ -33,6 +35,8 @@ pub(crate) enum Opener {
     Dtn7,
     /// Each connects to the other one, so that there may be two sessions.
     Both,
+    /// None: each has the other one's address, and bundles travel in datagrams.
+    Nobody,
 }
 
 /// What became of one bundle.
@@ -87,7 +91,11 @@ impl Scheme {
 
 impl Opener {
     /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::Bentpipe, Self::Dtn7, Self::Both];
+    pub(crate) const ALL: [Self; 4] = [Self::Bentpipe, Self::Dtn7, Self::Both, Self::Nobody];
+
+    fn layer(self) -> Layer {
+        if self == Self::Nobody { Layer::Udp } else { Layer::Tcp }
+    }
 }
 
 /// Sends a bundle of each size each way between two new nodes.
@@ -106,7 +114,9 @@ pub(crate) fn exchange(
     let directions = [opener != Opener::Dtn7, opener == Opener::Dtn7];
     let mut outcomes = Vec::new();
     for to_dtn7 in directions {
-        for &size in sizes {
+        // dtn7-rs puts no fragments together, so that by UDP a bundle has to fit a datagram.
+        let is_sent = |size: &&usize| opener.layer() == Layer::Tcp || **size <= DATAGRAM_MAX;
+        for &size in sizes.iter().filter(is_sent) {
             let failure = pair.carry(scheme, to_dtn7, size, work.path()).err();
             outcomes.push(Outcome { scheme, opener, to_dtn7, size, failure });
         }
@@ -118,8 +128,11 @@ impl Pair {
     fn start(programs: &Programs, scheme: Scheme, opener: Opener) -> Result<Self, String> {
         let names = scheme.names();
         let (here, there) = (free_port()?, free_port()?);
-        let contact =
-            |id: &str, port, is_told| Contact { id: id.into(), port: Some(port).filter(|_| is_told) };
+        let contact = |id: &str, port, is_told| Contact {
+            id: id.into(),
+            port: Some(port).filter(|_| is_told),
+            layer: opener.layer(),
+        };
         let bentpipe = contact(names.bentpipe, here, opener != Opener::Bentpipe);
         let dtn7 = contact(names.dtn7, there, opener != Opener::Dtn7);
         Ok(Self {
@@ -214,6 +227,7 @@ impl fmt::Display for Opener {
             Self::Bentpipe => "bentpipe",
             Self::Dtn7 => "dtn7-rs",
             Self::Both => "each",
+            Self::Nobody => "none (UDP)",
         })
     }
 }

@@ -31,6 +31,26 @@ pub(crate) struct Contact {
     pub(crate) id: String,
     /// The port on 127.0.0.1 where it listens, if it is to be connected to.
     pub(crate) port: Option<u16>,
+    pub(crate) layer: Layer,
+}
+
+/// How bundles travel between two nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layer {
+    /// TCPCLv4.
+    Tcp,
+    /// A bundle in each UDP datagram.
+    Udp,
+}
+
+impl Layer {
+    /// What dtn7-rs calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -79,10 +99,14 @@ impl Bentpipe {
         let folder = folder()?;
         let address = peer.port.map(|port| format!("address = \"127.0.0.1:{port}\"\n")).unwrap_or_default();
         // dtn7-rs says that it takes transfers of 64,000 bytes, takes any, and puts no fragments together.
+        let (listen, reached) = match peer.layer {
+            Layer::Tcp => ("[listen]", format!("{address}transfer_mru = \"10GB\"\nretry_within = \"1s\"\n")),
+            Layer::Udp => ("udp", format!("[peers.udp]\n{address}rate = \"100Mbit/s\"\n")),
+        };
         let config = format!(
             "[node]\nid = \"{id}\"\nstore = \"store\"\nsocket = \"run/socket\"\nquota = \"20GB\"\n\n\
-             [[listen]]\naddress = \"127.0.0.1:{port}\"\n\n\
-             [[peers]]\nid = \"{}\"\n{address}transfer_mru = \"10GB\"\nretry_within = \"1s\"\n",
+             [{listen}]\naddress = \"127.0.0.1:{port}\"\n\n\
+             [[peers]]\nid = \"{}\"\n{reached}",
             peer.id
         );
         let file = folder.path().join("node.toml");
@@ -141,12 +165,13 @@ impl Dtn7 {
         let web = free_port()?;
         let mut command = Command::new(programs.dtn7.join("dtnd"));
         command.args(["-n", name, "-e", service, "-4", "--disable_nd", "-r", "epidemic", "-D", "mem"]);
-        command.args(["-C", &format!("tcp:port={port}:bind=127.0.0.1"), "-w", &web.to_string()]);
+        let layer = peer.map_or(Layer::Tcp, |peer| peer.layer).name();
+        command.args(["-C", &format!("{layer}:port={port}:bind=127.0.0.1"), "-w", &web.to_string()]);
         // It looks each second for what could not be sent; and who has connected is its neighbour for a day,
         // not for 20 s.
         command.args(["-j", "1s", "-p", "1d", "-W"]).arg(folder.path());
         if let Some((peer, port)) = peer.and_then(|peer| Some((peer, peer.port?))) {
-            command.args(["-s", &format!("tcp://127.0.0.1:{port}/{}", bare(&peer.id))]);
+            command.args(["-s", &format!("{layer}://127.0.0.1:{port}/{}", bare(&peer.id))]);
         }
         let path = folder.path().to_owned();
         let process = Process::start(command, &path, Some(folder))?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bentpipe_ltp::segment::{Content, Segment};
 use bentpipe_ltp::{Color, Failure, Reason};
-use bentpipe_units::{Rate, Time};
+use bentpipe_units::Rate;
 
 use crate::world::{World, at, block};
 
@@ -63,6 +63,48 @@ fn timers_stand_still_while_the_peer_cannot_be_heard() {
     world.run(at(3700.0));
     assert_eq!((world.received[1].len(), world.sent[0].len()), (2, 2));
     assert!(world.ends.iter().all(|end| end.statistics().timeouts == 0));
+}
+
+#[test]
+fn a_long_block_on_a_slow_link_is_no_silence() {
+    let rate = Rate::from_bps(64_000).unwrap();
+    let mut world = World::symmetric(rate, GEO, "0%", 1);
+    // Two minutes until its checkpoint.
+    world.send(1, 1_000_000);
+    world.run_fed(at(120.0), |world| assert!(!world.ends[0].is_silent(world.now)));
+    world.run(at(200.0));
+    assert!(world.sent[0].contains_key(&1));
+}
+
+#[test]
+fn after_all_is_given_up_one_block_asks_whether_the_peer_is_there() {
+    let mut world = World::symmetric(Rate::mbps(10), GEO, "0%", 1);
+    world.loses = Box::new(|_, _| true);
+    world.send(1, 5000);
+    world.run(at(60.0));
+    assert_eq!(world.failed[0].len(), 1);
+    assert!(world.ends[0].room(world.now).is_some());
+    world.send(2, 5000);
+    assert!(world.ends[0].room(world.now).is_none());
+    // It answers again.
+    world.loses = Box::new(|_, _| false);
+    world.run(at(90.0));
+    assert!(world.sent[0].contains_key(&2) && world.ends[0].room(world.now).is_some());
+}
+
+#[test]
+fn timers_follow_a_delay_that_changes() {
+    // The probe is farther away than it was: what is sent now is not sent again before it can be answered.
+    let mut world = World::symmetric(Rate::mbps(10), Duration::from_secs(20), "0%", 1);
+    world.ends.iter_mut().for_each(|end| end.set_one_way(Duration::from_millis(300)));
+    world.send(1, 5000);
+    world.run(at(30.0));
+    assert!(world.ends[0].statistics().timeouts >= 3);
+    let mut world = World::symmetric(Rate::mbps(10), Duration::from_secs(20), "0%", 1);
+    world.ends.iter_mut().for_each(|end| end.set_one_way(Duration::from_secs(20)));
+    world.send(1, 5000);
+    world.run(at(100.0));
+    assert!(world.ends[0].statistics().timeouts == 0 && world.sent[0].contains_key(&1));
 }
 
 #[test]
@@ -129,7 +171,7 @@ fn a_receiver_that_was_started_anew_loses_nothing() {
 fn a_sender_that_gives_up_has_its_handles_again() {
     let mut world = World::symmetric(Rate::mbps(10), GEO, "0%", 1);
     for number in 0..3 {
-        world.ends[0].send(Time::ZERO, number, Color::Red, block(number, 100_000));
+        world.ends[0].send(number, Color::Red, block(number, 100_000));
     }
     world.run(at(0.1));
     let mut handles = world.ends[0].give_up();

@@ -101,7 +101,7 @@ fn reports_of_what_was_never_sent_end_the_session() {
         Report { serial: 1, checkpoint: 1, lower: 0, upper: u64::MAX, claims: vec![] },
     ] {
         let mut engine = engine();
-        engine.send(Time::ZERO, 5, Color::Red, block(5, 3000));
+        engine.send(5, Color::Red, block(5, 3000));
         answers(&mut engine);
         say(&mut engine, OWN, Content::Report(report)).unwrap();
         assert_eq!(engine.event(), Some(Event::Failed(5, Failure::Forgotten)));
@@ -111,7 +111,7 @@ fn reports_of_what_was_never_sent_end_the_session() {
 #[test]
 fn a_report_without_a_checkpoint_only_claims() {
     let mut engine = engine();
-    engine.send(Time::ZERO, 5, Color::Red, block(5, 3000));
+    engine.send(5, Color::Red, block(5, 3000));
     let sent = answers(&mut engine).len();
     assert_eq!(sent, 3);
     let claims = |claims: &[(u64, u64)], serial| {

@@ -66,7 +66,7 @@ fn eight_minutes_away_it_uses_the_link() {
 fn a_green_block_needs_no_way_back() {
     let mut world = World::symmetric(Rate::mbps(10), GEO, "0%", 1);
     world.loses = Box::new(|end, _| end == 1);
-    world.ends[0].send(Time::ZERO, 1, Color::Green, block(1, 20_000));
+    world.ends[0].send(1, Color::Green, block(1, 20_000));
     world.run(at(600.0));
     assert_eq!(world.received[1][0].1[..], block(1, 20_000)[..]);
     assert!(world.sent[0].contains_key(&1));
@@ -81,7 +81,7 @@ fn a_green_block_that_loses_a_segment_is_forgotten() {
         count += 1;
         count == 3
     });
-    world.ends[0].send(Time::ZERO, 1, Color::Green, block(1, 20_000));
+    world.ends[0].send(1, Color::Green, block(1, 20_000));
     world.run(at(600.0));
     assert!(world.received[1].is_empty() && world.ends[1].due().is_none());
 }
@@ -129,7 +129,7 @@ proptest! {
         });
         let mut world = World::new(configs, &LinkConfig::symmetric(way), seed);
         for (number, len) in sizes.iter().enumerate() {
-            world.ends[number % 2].send(Time::ZERO, number as u64, Color::Red, block(number as u64, *len));
+            world.ends[number % 2].send(number as u64, Color::Red, block(number as u64, *len));
         }
         world.run(Time::MAX);
         for end in 0..2 {

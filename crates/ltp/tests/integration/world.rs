@@ -96,7 +96,7 @@ impl World {
     }
 
     pub(crate) fn send(&mut self, number: u64, len: usize) {
-        self.ends[0].send(self.now, number, Color::Red, block(number, len));
+        self.ends[0].send(number, Color::Red, block(number, len));
     }
 
     /// Until then, or until nothing is left to happen. Before each step `feed` may give work.

@@ -153,6 +153,9 @@ impl Connection {
     fn obey(&mut self, now: Time) {
         let state = self.node.link_to(&self.id);
         self.engine.set_contact(now, state.sends, state.hears);
+        if let Some(delay) = state.delay.filter(|_| self.link.follows_plan) {
+            self.engine.set_one_way(delay);
+        }
         let told = self.ends.sender.as_ref().and_then(Sender::rate);
         let configured = self.link.rate.or(state.rate).map(|rate| rate.bps() as f64 / 8.0);
         let rate = told.into_iter().chain(configured).reduce(f64::min);
@@ -165,7 +168,7 @@ impl Connection {
             let Some(mut outgoing) = self.agent.next(&self.id, self.link.block) else { return };
             let handle = outgoing.handle();
             match outgoing.read_all() {
-                Ok(block) => self.engine.send(now(), handle, self.link.color, block.into()),
+                Ok(block) => self.engine.send(handle, self.link.color, block.into()),
                 // The node has postponed it.
                 Err(error) => tracing::error!("a bundle for {} could not be read: {error}", self.id),
             }

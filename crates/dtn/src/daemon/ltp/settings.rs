@@ -31,6 +31,8 @@ pub(super) struct PeerLink {
     pub(super) leg: Option<String>,
     /// The rate that was configured, for it or its leg.
     pub(super) rate: Option<Rate>,
+    /// Whether the propagation delay is that of the contact that is open.
+    pub(super) follows_plan: bool,
     /// Whether the leg's controller allots rates.
     pub(super) is_rated: bool,
 }
@@ -55,6 +57,7 @@ impl PeerLink {
         }
         let one_way = settings.delay.map(|delay| delay.get());
         let one_way = one_way.or_else(|| configured.map(|leg| leg.rtt.get() / 2));
+        let follows_plan = one_way.is_none();
         let one_way = one_way.or_else(|| contact.map(|contact| contact.delay)).unwrap_or_default();
         let survives = leg.and_then(|leg| legs.leg(leg)).and_then(|leg| leg.timers().user_timeout);
         let fastest = rate.or_else(|| contact.map(|contact| contact.rate));
@@ -64,7 +67,7 @@ impl PeerLink {
             LtpColor::Green => Color::Green,
         };
         let leg = leg.map(str::to_owned);
-        Ok(Self { config, color, block: settings.block.get(), leg, rate, is_rated })
+        Ok(Self { config, color, block: settings.block.get(), leg, rate, follows_plan, is_rated })
     }
 }
 
