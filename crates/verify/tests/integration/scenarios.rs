@@ -72,6 +72,7 @@ fn nothing_is_found_in_any_scenario_of_the_repository() {
             }
             "explicit.toml" => owned(&["duration=8s", "flow.late.start=1s", "flow.late.count=1"]),
             "xcp.toml" => owned(&["duration=2s"]),
+            "deep-space.toml" => owned(&["duration=8s", "link.space.delay=300ms"]),
             _ => owned(&["duration=8s"]),
         };
         let scenario = Scenario::load(&file, &settings).unwrap();
