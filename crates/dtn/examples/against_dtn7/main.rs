@@ -85,12 +85,13 @@ fn compare(programs: &Programs, rounds: u8) -> Result<(), String> {
         for round in 0..rounds {
             eprintln!("{} × {} bytes, round {} of {}", load.count, load.size, round + 1, rounds);
             // Each round begins with the other one, so that none always comes after a rest.
-            if round % 2 == 0 {
-                ours.push(compare::bentpipe(programs, load)?);
-                theirs.push(compare::dtn7(programs, load)?);
-            } else {
-                theirs.push(compare::dtn7(programs, load)?);
-                ours.push(compare::bentpipe(programs, load)?);
+            for is_ours in [round % 2 == 0, round % 2 != 0] {
+                let (name, runs) = if is_ours { ("bentpipe", &mut ours) } else { ("dtn7-rs", &mut theirs) };
+                let run =
+                    if is_ours { compare::bentpipe(programs, load) } else { compare::dtn7(programs, load) };
+                let run = run.map_err(|error| format!("{name}: {error}"))?;
+                eprintln!("{name}: {:.2} s", run.seconds);
+                runs.push(run);
             }
         }
         print_load(load, &ours, &theirs);
