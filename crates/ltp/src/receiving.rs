@@ -203,16 +203,18 @@ impl Receiving {
             return;
         }
         for Asked { serial, mut lower, mut upper } in std::mem::take(&mut self.waiting) {
-            if self.state == State::Accepted {
+            let is_accepted = self.state == State::Accepted;
+            if is_accepted {
                 // All of it: the sender may have asked for several parts, and has to hear it once only.
                 (lower, upper) = (0, self.red_end.unwrap_or(upper));
-                self.is_told = true;
             }
             let unacknowledged = self.reports.values().filter(|made| !made.is_acknowledged).count();
             let bounds = self.split(lower, upper, room);
             if unacknowledged + bounds.len() > MAX_REPORTS {
+                // It asks again when its timer is over.
                 continue;
             }
+            self.is_told |= is_accepted;
             for (lower, upper) in bounds {
                 let made =
                     Made { checkpoint: serial, lower, upper, tries: 0, is_acknowledged: false, is_due: true };
@@ -266,13 +268,12 @@ impl Receiving {
         made.is_due
     }
 
-    /// The sender has acknowledged a report. Returns whether the session is over.
-    pub(crate) fn acknowledged(&mut self, serial: u64) -> bool {
+    /// The sender has acknowledged a report.
+    pub(crate) fn acknowledged(&mut self, serial: u64) {
         if let Some(made) = self.reports.get_mut(&serial) {
             made.is_acknowledged = true;
             made.is_due = false;
         }
-        self.is_over()
     }
 
     /// Whether nothing has come since the last call, though something should have.
@@ -288,5 +289,38 @@ impl Receiving {
             && (is_green || self.is_told)
             && self.waiting.is_empty()
             && self.reports.values().all(|made| made.is_acknowledged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checkpoint(offset: u64, serial: u64, ends: Ends) -> Data<'static> {
+        let part = Part::Checkpoint(Checkpoint { serial, report: 0, ends });
+        Data { client: 1, offset, bytes: b"x", part }
+    }
+
+    #[test]
+    fn a_session_is_not_over_before_the_sender_could_be_told() {
+        let mut receiving = Receiving::new(1);
+        let last = MAX_REPORTS as u64;
+        for at in 0..last {
+            receiving.take(&checkpoint(at, at + 1, Ends::Nothing)).unwrap();
+            receiving.make_reports(100);
+        }
+        receiving.take(&checkpoint(last, last + 1, Ends::Block)).unwrap();
+        assert!(receiving.completed().is_some());
+        receiving.accept();
+        // There is no room for one more report: none of those before has been acknowledged.
+        receiving.make_reports(100);
+        (1..=last).for_each(|serial| receiving.acknowledged(serial));
+        assert!(!receiving.is_over());
+        receiving.take(&checkpoint(last, last + 1, Ends::Block)).unwrap();
+        receiving.make_reports(100);
+        let claims = std::iter::from_fn(|| receiving.next_report()).last().unwrap().claims;
+        assert_eq!(claims, [(0, last + 1)]);
+        receiving.acknowledged(last + 1);
+        assert!(receiving.is_over());
     }
 }

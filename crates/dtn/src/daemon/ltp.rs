@@ -45,17 +45,16 @@ pub(super) fn start(
     let socket = Arc::new(UdpSocket::from_std(socket).map_err(listen())?);
     let mut inputs = Inputs::default();
     for peer in node.peers() {
-        let Some(ltp) = &peer.settings.ltp else { continue };
-        let link = PeerLink::of(node, config, legs, peer)?;
+        let Some(settings) = &peer.settings.ltp else { continue };
+        let id = &peer.settings.id;
+        let link = PeerLink::of(node, config, legs, &peer.settings, settings)?;
         if let Some(rated) = link.leg.as_ref().and_then(|leg| legs.leg(leg)).and_then(|leg| leg.rated()) {
             let action = "tell LTP from cross traffic".to_owned();
             rated.join(socket.as_fd()).map_err(NodeError::system(action))?;
         }
         let sender = link.is_rated.then(|| senders.register(link.leg.as_deref().unwrap_or_default()));
-        let ends = Ends { socket: socket.clone(), datagrams: inputs.of(ltp.address), sender };
-        if let Some(connection) = Connection::open(node, peer, link, ends)? {
-            tasks.spawn(connection.run(stop.clone()));
-        }
+        let ends = Ends { socket: socket.clone(), datagrams: inputs.of(link.address), sender };
+        tasks.spawn(Connection::open(node, id, link, ends)?.run(stop.clone()));
     }
     tracing::info!("listening for LTP at {address}");
     tasks.spawn(inputs.listen("LTP", socket, stop.clone()));

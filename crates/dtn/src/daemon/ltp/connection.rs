@@ -3,7 +3,6 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::Eid;
 use crate::convergence::{BundleAgent, Outcome, Refusal, blocking};
-use crate::node::peers::{LtpStatus, Peer};
+use crate::node::peers::LtpStatus;
 use crate::node::session::PeerSession;
 use crate::node::{Node, NodeError};
 
@@ -41,7 +40,6 @@ pub(super) struct Ends {
 pub(super) struct Connection {
     node: Node,
     id: Eid,
-    address: SocketAddr,
     link: PeerLink,
     ends: Ends,
     agent: Arc<PeerSession>,
@@ -63,25 +61,19 @@ struct Outcomes {
 type Answer = (SessionId, Result<(), Refusal>);
 
 impl Connection {
-    /// `None` if the node does not admit the peer.
-    pub(super) fn open(
-        node: &Node,
-        peer: &Peer,
-        link: PeerLink,
-        ends: Ends,
-    ) -> Result<Option<Self>, NodeError> {
-        let id = peer.settings.id.clone();
-        let Some(ltp) = &peer.settings.ltp else { return Ok(None) };
-        let agent = Arc::new(PeerSession::by_datagrams(node.clone(), ltp.address));
+    /// # Errors
+    /// The node does not admit the peer.
+    pub(super) fn open(node: &Node, id: &Eid, link: PeerLink, ends: Ends) -> Result<Self, NodeError> {
+        let id = id.clone();
+        let agent = Arc::new(PeerSession::by_datagrams(node.clone(), link.address));
         agent.admit(&id, None).map_err(|why| NodeError::Service(format!("LTP with {id}: {why}")))?;
         // The standard library's keys of hash tables are random (getrandom(2)).
         let random = RandomState::new().hash_one(0);
         let engine = Engine::new(link.config, random, now());
         let (tell, told) = mpsc::unbounded_channel();
-        Ok(Some(Self {
+        Ok(Self {
             node: node.clone(),
             id,
-            address: ltp.address,
             link,
             ends,
             agent,
@@ -90,7 +82,7 @@ impl Connection {
             was_silent: false,
             reported: (Time::ZERO, 0),
             out: Vec::new(),
-        }))
+        })
     }
 
     /// Until the node stops.
@@ -176,10 +168,10 @@ impl Connection {
     }
 
     fn put(&self) {
-        match self.ends.socket.try_send_to(&self.out, self.address) {
+        match self.ends.socket.try_send_to(&self.out, self.link.address) {
             Ok(_) => {}
             // Lost, as on the link.
-            Err(error) => tracing::debug!("a datagram to {} was not sent: {error}", self.address),
+            Err(error) => tracing::debug!("a datagram to {} was not sent: {error}", self.link.address),
         }
     }
 
@@ -200,7 +192,7 @@ impl Connection {
     }
 
     fn failed(&self, why: &str) {
-        let text = format!("LTP at {}: {why}", self.address);
+        let text = format!("LTP at {}: {why}", self.link.address);
         if self.node.peer(&self.id).is_some_and(|peer| peer.record_error(&text)) {
             tracing::warn!("{}: {text}; retrying until it succeeds", self.id);
         }

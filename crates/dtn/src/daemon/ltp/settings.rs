@@ -1,13 +1,13 @@
 //! What is known of the link to a peer: from its table, its leg, and the contact plan.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bentpipe_legs::Legs;
 use bentpipe_ltp::{BUNDLE_PROTOCOL, Color, Config};
 use bentpipe_units::{ByteCount, Rate};
 
-use crate::config::{LtpColor, NodeConfig, PeerLtpSettings};
-use crate::node::peers::Peer;
+use crate::config::{LtpColor, NodeConfig, PeerLtpSettings, PeerSettings};
 use crate::node::{Node, NodeError};
 
 use super::super::datagrams::headers;
@@ -24,6 +24,8 @@ const ROUND_TRIPS: u64 = 4;
 /// The link to a peer.
 #[derive(Debug, Clone)]
 pub(super) struct PeerLink {
+    /// Where the peer's engine listens.
+    pub(super) address: SocketAddr,
     pub(super) config: Config,
     pub(super) color: Color,
     /// The longest block.
@@ -38,12 +40,17 @@ pub(super) struct PeerLink {
 }
 
 impl PeerLink {
-    pub(super) fn of(node: &Node, config: &NodeConfig, legs: &Legs, peer: &Peer) -> Result<Self, NodeError> {
-        let id = &peer.settings.id;
+    pub(super) fn of(
+        node: &Node,
+        config: &NodeConfig,
+        legs: &Legs,
+        peer: &PeerSettings,
+        settings: &PeerLtpSettings,
+    ) -> Result<Self, NodeError> {
+        let id = &peer.id;
         let missing = |what: &str| NodeError::Service(format!("LTP with {id}: {what}"));
-        let settings = peer.settings.ltp.as_ref().ok_or_else(|| missing("no [peers.ltp]"))?;
         let (own, engine) = config.engine().zip(settings.engine(id)).ok_or_else(|| missing("no engine"))?;
-        let leg = peer.settings.leg.as_deref();
+        let leg = peer.leg.as_deref();
         let configured = leg.and_then(|leg| config.legs.get(leg));
         let rate = settings.rate.or_else(|| configured.and_then(|leg| leg.rate));
         let is_rated = leg.and_then(|leg| legs.leg(leg)).is_some_and(|leg| leg.rated().is_some());
@@ -67,7 +74,8 @@ impl PeerLink {
             LtpColor::Green => Color::Green,
         };
         let leg = leg.map(str::to_owned);
-        Ok(Self { config, color, block: settings.block.get(), leg, rate, follows_plan, is_rated })
+        let (address, block) = (settings.address, settings.block.get());
+        Ok(Self { address, config, color, block, leg, rate, follows_plan, is_rated })
     }
 }
 
