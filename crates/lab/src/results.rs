@@ -208,9 +208,14 @@ impl Invocation {
 }
 
 impl Plan {
-    /// A plan that looks once.
-    pub fn fixed(seeds: u64) -> Self {
+    /// A plan that looks once: for claims that twice as many seeds would hardly decide.
+    pub const fn fixed(seeds: u64) -> Self {
         Self { from: seeds, most: seeds }
+    }
+
+    /// A plan that looks again with twice as many seeds.
+    pub const fn doubling(seeds: u64) -> Self {
+        Self { from: seeds, most: 2 * seeds }
     }
 
     /// The number of seeds at each look. They are known before the first one: one look if the number is

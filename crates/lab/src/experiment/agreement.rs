@@ -7,7 +7,7 @@ use super::{Experiment, Lab, Output, Runs, Scheme};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot, Point, Series, Style};
-use crate::results::{Part, World};
+use crate::results::{Part, Plan, World};
 use crate::statistics::{Estimate, Sample};
 use crate::table::{Cell, Column, Table};
 
@@ -15,7 +15,7 @@ pub(super) const AGREEMENT: Experiment = Experiment {
     name: "agreement",
     title: "Virtual time and the kernel: the same downloads of a minute, or two with an outage",
     source: "ours",
-    seeds: 3,
+    plan: Plan::doubling(3),
     run: Some(virtual_time),
     on_kernel: Some((3, both)),
 };

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::crowd::{Crowd, Woken};
 use crate::figure::{Axis, Plot, Series, Style};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::{Sample, at_95};
 use crate::table::{Cell, Column, Table};
 use crate::topology::PAYLOAD_SHARE;
@@ -20,7 +20,7 @@ pub(super) const CROWD: Experiment = Experiment {
     name: "crowd",
     title: "50 connections that send 30 kB each at the same moment, over 10 Mbit/s and 600 ms",
     source: "ours",
-    seeds: 20,
+    plan: Plan::doubling(20),
     run: Some(virtual_time),
     on_kernel: Some((3, kernel)),
 };

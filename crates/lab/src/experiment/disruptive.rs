@@ -7,7 +7,7 @@ use super::{Curves, Experiment, Lab, Measure, Output, Runs, Scheme, listed};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, Plot};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 
@@ -33,7 +33,7 @@ pub(super) const DISRUPTIVE: Experiment = Experiment {
     title: "End-to-end TCP, PEPsal and DTN through interruptions of the satellite",
     source: "Caini, Firrincieli, Lacamera: PEPsal: a Performance Enhancing Proxy for TCP satellite \
         connections, IEEE AESM 22(8), 2007, the slides",
-    seeds: 10,
+    plan: Plan::fixed(10),
     run: Some(disruptive),
     on_kernel: Some((1, super::disruptive_kernel::disruptive)),
 };

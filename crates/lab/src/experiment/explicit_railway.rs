@@ -7,7 +7,7 @@ use super::psats09::{
 use super::{Curves, Experiment, Lab, Output, Scheme};
 use crate::Error;
 use crate::claim::{Claim, Range};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::topology::PAYLOAD_SHARE;
 
 pub(super) const RAILWAY: Experiment = Experiment {
@@ -16,7 +16,7 @@ pub(super) const RAILWAY: Experiment = Experiment {
     source: "ours; the scenario is that of Caini, Firrincieli, Lacamera: PEPsal Performance Analysis on \
         Disruptive Radio Channels, PSATS 2009",
     // Three are enough: the margins of the claims are far from the data.
-    seeds: 3,
+    plan: Plan::doubling(3),
     run: Some(railway),
     on_kernel: Some((1, super::explicit_kernel::railway)),
 };

@@ -5,7 +5,7 @@ use super::{Experiment, Lab, Output, Runs, over_seeds};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::{Sample, jain_index};
 use crate::table::{Cell, Column, Table};
 use crate::topology::PAYLOAD_SHARE;
@@ -21,7 +21,7 @@ pub(super) const SHARES: Experiment = Experiment {
     name: "explicit-shares",
     title: "Explicit rates: four flows, new flows, a flow limited elsewhere, a link slower than configured",
     source: "ours",
-    seeds: 10,
+    plan: Plan::doubling(10),
     run: Some(shares),
     on_kernel: Some((1, super::explicit_kernel::shares)),
 };

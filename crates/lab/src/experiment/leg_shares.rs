@@ -11,7 +11,7 @@ use bentpipe_units::{Probability, Rate};
 use super::{Experiment, Lab, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 use crate::trial::{CrossTraffic, Flow, Trial};
@@ -20,7 +20,7 @@ pub(super) const LEG_SHARES: Experiment = Experiment {
     name: "leg-shares",
     title: "Split, snooped and protected flows together on one leg",
     source: "ours",
-    seeds: 3,
+    plan: Plan::doubling(3),
     run: None,
     on_kernel: Some((3, kernel)),
 };

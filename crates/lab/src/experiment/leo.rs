@@ -7,12 +7,13 @@ use bentpipe_units::Rate;
 
 use super::Experiment;
 use super::varying::{Study, VaryingLink};
+use crate::results::Plan;
 
 pub(super) const LEO: Experiment = Experiment {
     name: "leo",
     title: "Explicit rates on low-orbit links that change at handovers every 15 s, and nobody knows the rate",
     source: "ours",
-    seeds: 2,
+    plan: Plan::doubling(2),
     run: Some(|lab| study(DRAWN).virtual_time(lab)),
     on_kernel: Some((1, |lab| study(DRAWN).kernel(lab))),
 };

@@ -12,7 +12,7 @@ use super::{Curves, Experiment, Lab, Measure, Output, Scheme, over_seeds};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column};
 
@@ -21,7 +21,7 @@ pub(super) const LTP_REACH: Experiment = Experiment {
     title: "Bundles over TCPCLv4 and over LTP, from a geostationary satellite to eight minutes of light",
     source: "ours; the reach of TCP's timers is that of Peoples, Wood and others, \"TCP's protocol radius\", 2007; LTP is \
         RFC 5326",
-    seeds: 5,
+    plan: Plan::doubling(3),
     run: Some(reach),
     on_kernel: None,
 };

@@ -61,16 +61,13 @@ pub struct Experiment {
     pub title: &'static str,
     /// The publication.
     pub source: &'static str,
-    /// How many seeds it runs with by default in virtual time.
-    pub seeds: u64,
+    /// With how many seeds it begins and ends by default in virtual time.
+    pub plan: Plan,
     /// `None`: on the kernel only.
     run: Option<RunFn>,
     /// The same on the kernel: the default number of seeds, and the function. `None`: virtual time only.
     on_kernel: Option<(u64, RunFn)>,
 }
-
-/// How many times the default number of seeds an experiment in virtual time may have.
-const MORE: u64 = 2;
 
 /// Runs an experiment.
 type RunFn = fn(&Lab<'_>) -> Result<Output, Error>;
@@ -167,21 +164,12 @@ impl Experiment {
         if self.worlds().contains(&world) { Ok(()) } else { Err(self.not_in(world)) }
     }
 
-    /// The default number of seeds in a world.
-    pub fn seeds_in(&self, world: World) -> u64 {
-        match (world, self.on_kernel) {
-            (World::Kernel, Some((seeds, _))) => seeds,
-            _ => self.seeds,
-        }
-    }
-
-    /// How many seeds it may have in a world, unless told otherwise: in virtual time twice the default, on
-    /// the kernel, where a seed takes minutes, no more than the default.
+    /// With how many seeds it begins and ends in a world, unless told otherwise: on the kernel, where a seed
+    /// takes minutes, there is one look.
     pub fn plan_in(&self, world: World) -> Plan {
-        let from = self.seeds_in(world);
-        match world {
-            World::Sim => Plan { from, most: MORE * from },
-            World::Kernel => Plan::fixed(from),
+        match (world, self.on_kernel) {
+            (World::Kernel, Some((seeds, _))) => Plan::fixed(seeds),
+            _ => self.plan,
         }
     }
 

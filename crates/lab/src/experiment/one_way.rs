@@ -6,7 +6,7 @@ use super::{Curves, Experiment, Lab, Measure, Output, Runs, Scheme};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::table::{Cell, Column};
 use crate::topology::PAYLOAD_SHARE;
 
@@ -15,7 +15,7 @@ pub(super) const ONE_WAY: Experiment = Experiment {
     title: "Forward by satellite, back by a terrestrial network: end to end, and split with Hybla and explicit rates",
     source: "ours; the layout is that of PEPsal's first use in production: Caini, Firrincieli, Lacamera, slides of \
         \"PEPsal: a Performance Enhancing Proxy for TCP satellite connections\"",
-    seeds: 5,
+    plan: Plan::doubling(5),
     run: Some(both_worlds),
     on_kernel: Some((3, both_worlds)),
 };

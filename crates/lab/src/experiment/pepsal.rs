@@ -7,7 +7,7 @@ use super::{Curves, Experiment, Lab, Measure, Output, Runs, Scheme};
 use crate::Error;
 use crate::claim::{Claim, Range, Test};
 use crate::figure::{Axis, BarChart, BarGroup, Plot};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::{Sample, jain_index};
 use crate::table::{Cell, Column, Table};
 
@@ -28,7 +28,7 @@ pub(super) const CONGESTION: Experiment = Experiment {
     name: "pepsal-congestion",
     title: "A satellite connection and five wired ones on a shared bottleneck, without losses",
     source: SOURCE,
-    seeds: 5,
+    plan: Plan::doubling(5),
     run: Some(congestion),
     on_kernel: Some((3, congestion)),
 };
@@ -37,7 +37,7 @@ pub(super) const PER: Experiment = Experiment {
     name: "pepsal-per",
     title: "A satellite connection alone, one packet in a hundred lost on the satellite",
     source: SOURCE,
-    seeds: 5,
+    plan: Plan::doubling(5),
     run: Some(per),
     on_kernel: Some((3, per)),
 };
@@ -47,7 +47,7 @@ pub(super) const BOTH: Experiment = Experiment {
     title: "A satellite connection and five wired ones on a shared bottleneck, one packet in a hundred lost \
         on the satellite",
     source: SOURCE,
-    seeds: 5,
+    plan: Plan::fixed(8),
     run: Some(|lab| by_rtt(lab, &BOTH_CONDITIONS, &SCHEMES)),
     // Its bundle nodes run in virtual time only.
     on_kernel: Some((3, |lab| by_rtt(lab, &BOTH_CONDITIONS, &SCHEMES[..DTN]))),
@@ -57,7 +57,7 @@ pub(super) const FAIRNESS: Experiment = Experiment {
     name: "pepsal-fairness",
     title: "Three satellite connections and three wired ones on a shared bottleneck",
     source: SOURCE,
-    seeds: 5,
+    plan: Plan::doubling(5),
     run: Some(fairness),
     on_kernel: Some((3, fairness)),
 };

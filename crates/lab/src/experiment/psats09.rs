@@ -5,7 +5,7 @@ use super::{Curves, Experiment, Lab, Measure, Output, Runs, Scheme};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, Plot, Series, Style};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 
@@ -22,7 +22,7 @@ pub(super) const SPEEDS_KMH: [u32; 3] = [60, 120, 180];
 const CEILINGS_S: [u32; 5] = [120, 60, 30, 10, 1];
 pub(super) const GOODPUT: Measure = Measure::mbps("clear_sky_goodput_bps");
 
-/// How many journeys at each speed figures 4 and 5 begin with. Ten times as many would not decide the claims
+/// How many journeys at each speed figure 4 begins with. Ten times as many would not decide the claims
 /// that five leave undecided, which are about a few percent, and five decide the others.
 const JOURNEYS: u64 = 5;
 
@@ -30,7 +30,7 @@ pub(super) const FIG3: Experiment = Experiment {
     name: "psats09-fig3",
     title: "The tunnels between Bologna and Florence, and how long they interrupt",
     source: SOURCE,
-    seeds: 1,
+    plan: Plan::doubling(1),
     run: Some(fig3),
     on_kernel: None,
 };
@@ -39,7 +39,7 @@ pub(super) const FIG4: Experiment = Experiment {
     name: "psats09-fig4",
     title: "End-to-end TCP and PEPsal through the tunnels of a railway",
     source: SOURCE,
-    seeds: JOURNEYS,
+    plan: Plan::doubling(JOURNEYS),
     run: Some(fig4),
     on_kernel: Some((1, fig4)),
 };
@@ -48,7 +48,7 @@ pub(super) const FIG5: Experiment = Experiment {
     name: "psats09-fig5",
     title: "The maximum RTO on the satellite leg, through the tunnels of a railway",
     source: SOURCE,
-    seeds: JOURNEYS,
+    plan: Plan::fixed(7),
     run: Some(fig5),
     on_kernel: Some((1, fig5)),
 };

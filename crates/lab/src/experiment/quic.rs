@@ -10,7 +10,7 @@ use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup};
 use crate::quic::{self, Congestion};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 use crate::unsplit::{Channel, Class, Crossing, Measured};
@@ -19,7 +19,7 @@ pub(super) const QUIC: Experiment = Experiment {
     name: "quic",
     title: "QUIC over 10 Mbit/s and 600 ms, end to end and over protected legs, by what the link loses",
     source: "ours",
-    seeds: 3,
+    plan: Plan::doubling(3),
     run: None,
     on_kernel: Some((3, kernel)),
 };

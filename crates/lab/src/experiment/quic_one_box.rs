@@ -8,7 +8,7 @@ use bentpipe_units::Rate;
 use super::{Experiment, Lab, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 use crate::trial::{CrossTraffic, Flow, Measured, Trial};
@@ -17,7 +17,7 @@ pub(super) const QUIC_ONE_BOX: Experiment = Experiment {
     name: "quic-one-box",
     title: "Two downloads by QUIC beside two by TCP over 10 Mbit/s and 600 ms, with one box and without",
     source: "ours",
-    seeds: 3,
+    plan: Plan::doubling(3),
     run: None,
     on_kernel: Some((3, kernel)),
 };

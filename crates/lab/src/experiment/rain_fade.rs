@@ -6,12 +6,13 @@ use bentpipe_link::RainFront;
 
 use super::Experiment;
 use super::varying::{Study, VaryingLink};
+use crate::results::Plan;
 
 pub(super) const RAIN_FADE: Experiment = Experiment {
     name: "rain-fade",
     title: "Explicit rates below rain fronts, where nobody knows the rate",
     source: "ours",
-    seeds: 2,
+    plan: Plan::doubling(2),
     run: Some(|lab| study(DRAWN, 1.0).virtual_time(lab)),
     on_kernel: Some((1, |lab| study(DRAWN, TIME_COMPRESSION).kernel(lab))),
 };

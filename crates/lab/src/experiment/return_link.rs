@@ -9,7 +9,7 @@ use bentpipe_units::{ByteCount, Probability, Rate, Time};
 use super::{Experiment, Lab, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 use crate::topology::PAYLOAD_SHARE;
@@ -24,7 +24,7 @@ pub(super) const RETURN_LINK: Experiment = Experiment {
     name: "return-link",
     title: "Ways back that are thin, bloated or full",
     source: "ours",
-    seeds: 3,
+    plan: Plan::doubling(3),
     run: Some(virtual_time),
     on_kernel: Some((3, kernel)),
 };

@@ -15,7 +15,7 @@ use super::{Experiment, Lab, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::course::{self, Carries, Course};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 use crate::trial::{CrossTraffic, Flow, Trial};
@@ -29,7 +29,7 @@ pub(super) const SHARED_LEG: Experiment = Experiment {
     name: "shared-leg",
     title: "Split downloads beside QUIC and UDP on one leg",
     source: "ours",
-    seeds: 3,
+    plan: Plan::doubling(3),
     run: Some(virtual_time),
     on_kernel: Some((3, kernel)),
 };

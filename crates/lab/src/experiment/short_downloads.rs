@@ -11,7 +11,7 @@ use super::{Experiment, Lab, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::{Estimate, Sample, at_95};
 use crate::table::{Cell, Column, Table};
 use crate::topology::PAYLOAD_SHARE;
@@ -21,7 +21,7 @@ pub(super) const SHORT_DOWNLOADS: Experiment = Experiment {
     name: "short-downloads",
     title: "Downloads of 4 MB and 200 kB over 10 Mbit/s and 600 ms at PER 1%, by one box and by two",
     source: "ours",
-    seeds: 20,
+    plan: Plan::doubling(20),
     run: Some(virtual_time),
     on_kernel: Some((20, kernel)),
 };

@@ -10,7 +10,7 @@ use super::{Experiment, Lab, Output, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::course::Window;
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::table::{Cell, Column, Table};
 use crate::trial::Trial;
 
@@ -18,7 +18,7 @@ pub(super) const UNKNOWN_CAPACITY: Experiment = Experiment {
     name: "unknown-capacity",
     title: "Explicit rates on links whose rate nobody knows, constant and in steps",
     source: "ours",
-    seeds: 3,
+    plan: Plan::doubling(3),
     run: Some(virtual_time),
     on_kernel: Some((3, kernel)),
 };

@@ -8,7 +8,7 @@ use bentpipe_units::{Probability, Rate};
 use super::{Experiment, Lab, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 use crate::tunnel::Tunnel;
@@ -18,7 +18,7 @@ pub(super) const VPN: Experiment = Experiment {
     name: "vpn",
     title: "TCP in tunnels and end to end over 10 Mbit/s and 600 ms at PER 1%, over protected legs and without",
     source: "ours",
-    seeds: 3,
+    plan: Plan::doubling(3),
     run: None,
     on_kernel: Some((3, kernel)),
 };

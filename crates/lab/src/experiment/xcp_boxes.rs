@@ -9,7 +9,7 @@ use super::{Curves, Experiment, Lab, Measure, Output, Runs, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::table::{Cell, Column};
 use crate::topology::PAYLOAD_SHARE;
 use crate::trial::Trial;
@@ -19,7 +19,7 @@ pub(super) const XCP_BOXES: Experiment = Experiment {
     title: "XCP and P-XCP between two boxes, on a GEO link that loses packets",
     source: "Lopez Pacheco and Lochin, IWSSC 2009; Katabi, Handley and Rohrs, SIGCOMM 2002; Zhou, Yeung and \
         Li, GLOBECOM 2004",
-    seeds: 5,
+    plan: Plan::fixed(8),
     run: Some(in_virtual_time),
     on_kernel: Some((1, on_the_kernel)),
 };

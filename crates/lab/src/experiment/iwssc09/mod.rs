@@ -9,6 +9,7 @@ mod loss;
 pub(super) use loss::LOSS;
 
 use super::{Experiment, Lab, Output, Runs, Scheme};
+use crate::results::Plan;
 
 const SOURCE: &str = "Lopez Pacheco, Lochin: Optimal Configuration for Satellite PEPs using a Reliable \
     Service on Top of a Routers-Assisted Approach, IWSSC 2009";
@@ -25,7 +26,7 @@ pub(super) const ASYMMETRIC: Experiment = Experiment {
     name: "iwssc09-asymmetric",
     title: "XCP and P-XCP where one of two flows is limited elsewhere",
     source: SOURCE,
-    seeds: 3,
+    plan: Plan::doubling(3),
     run: Some(asymmetric::run),
     on_kernel: Some((1, asymmetric::run)),
 };
@@ -34,7 +35,7 @@ pub(super) const FAIRNESS: Experiment = Experiment {
     name: "xcp-fairness",
     title: "Three satellite flows and three terrestrial ones under one XCP router",
     source: KATABI,
-    seeds: 5,
+    plan: Plan::doubling(5),
     run: Some(fairness::run),
     on_kernel: Some((1, fairness::run)),
 };

@@ -11,7 +11,7 @@ use super::{Curves, Experiment, Lab, Measure, Output, Runs, over_seeds};
 use crate::Error;
 use crate::claim::{Claim, Range, Test};
 use crate::figure::{Axis, BarChart};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column};
 
@@ -21,7 +21,7 @@ pub(super) const LOSSY_LINK: Experiment = Experiment {
     source: "Snoop: Balakrishnan, Seshan, Amir, Katz, MobiCom 1995; delayed duplicate ACKs: Vaidya, Mehta, \
         Perkins, Montenegro, Texas A&M University 1997; splitting: Caini, Firrincieli, Lacamera, IEEE AESM \
         22(8), 2007",
-    seeds: 5,
+    plan: Plan::fixed(8),
     run: Some(in_virtual_time),
     on_kernel: Some((3, kernel::run)),
 };

@@ -8,7 +8,7 @@ use super::{Experiment, Lab, Output, Runs, Scheme};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup, Plot, Point, Series, Style};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Estimate;
 use crate::table::{Cell, Column, Table};
 
@@ -20,7 +20,7 @@ pub(super) const REACH: Experiment = Experiment {
     name: "radius07-reach",
     title: "Where setting up a TCP connection fails",
     source: SOURCE,
-    seeds: 1,
+    plan: Plan::doubling(1),
     run: Some(reach),
     on_kernel: Some((3, linux::reach)),
 };
@@ -29,7 +29,7 @@ pub(super) const STEP: Experiment = Experiment {
     name: "radius07-step",
     title: "Transfer time and efficiency of TCP over distance",
     source: SOURCE,
-    seeds: 1,
+    plan: Plan::doubling(1),
     run: Some(step),
     on_kernel: Some((3, linux::step)),
 };

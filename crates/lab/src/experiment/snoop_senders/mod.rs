@@ -12,7 +12,7 @@ use super::{Experiment, Lab, Output, Runs, lossy_link, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::{Estimate, Sample};
 use crate::table::{Cell, Column, Table};
 
@@ -20,7 +20,7 @@ pub(super) const SNOOP_SENDERS: Experiment = Experiment {
     name: "snoop-senders",
     title: "Which senders Snoop helps, by the queue in front of the satellite and its packet errors",
     source: "ours; Snoop: Balakrishnan, Seshan, Amir, Katz, MobiCom 1995",
-    seeds: 20,
+    plan: Plan::doubling(20),
     run: Some(in_virtual_time),
     on_kernel: Some((3, on_the_kernel)),
 };

@@ -12,7 +12,7 @@ use super::{at_per, by_per, scientific, settings, undetermined};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot, Point, Series, Style};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::{Estimate, Sample};
 use crate::table::{Cell, Column, Table};
 
@@ -20,7 +20,7 @@ pub(in super::super) const FIG4: Experiment = Experiment {
     name: "surrey-fig4",
     title: "What the gateway must hold, and its window, by packet error rate",
     source: SOURCE,
-    seeds: SEEDS,
+    plan: Plan::doubling(SEEDS),
     run: Some(fig4),
     on_kernel: Some((1, fig4)),
 };

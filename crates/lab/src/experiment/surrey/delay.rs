@@ -2,11 +2,11 @@
 
 use super::super::lossy_link::SCENARIO;
 use super::super::{Curves, Experiment, Lab, Measure, Output};
-use super::{SEEDS, SOURCE};
+use super::SOURCE;
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot, Point, Series, Style};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column};
 
@@ -14,7 +14,7 @@ pub(in super::super) const DELAY: Experiment = Experiment {
     name: "surrey-delay",
     title: "How long to delay duplicate ACKs, by the link's round trip",
     source: SOURCE,
-    seeds: SEEDS,
+    plan: Plan::fixed(30),
     run: Some(delay),
     on_kernel: None,
 };

@@ -7,7 +7,7 @@ use super::{RENO, SACK, SCHEMES, SNOOP, SNOOP_BY_ORDER, SPLIT_DELAYED, SPLIT_SAC
 use crate::Error;
 use crate::claim::{Claim, Range, Test};
 use crate::figure::{Axis, Plot};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::Column;
 
@@ -15,7 +15,7 @@ pub(in super::super) const FIG2: Experiment = Experiment {
     name: "surrey-fig2",
     title: "Five ways to a satellite host, by packet error rate",
     source: SOURCE,
-    seeds: SEEDS,
+    plan: Plan::doubling(SEEDS),
     run: Some(fig2),
     on_kernel: Some((1, fig2)),
 };

@@ -9,7 +9,7 @@ use super::{SACK, SNOOP, SNOOP_BY_ORDER, SPLIT_DELAYED, SPLIT_SACK};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, Plot, Point, Series, Style};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 
@@ -17,7 +17,7 @@ pub(in super::super) const SENSITIVITY: Experiment = Experiment {
     name: "surrey-sensitivity",
     title: "What the figures of SURREY owe to parameters that the paper does not give",
     source: SOURCE,
-    seeds: 10,
+    plan: Plan::doubling(10),
     run: Some(sensitivity),
     on_kernel: None,
 };

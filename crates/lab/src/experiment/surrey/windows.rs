@@ -7,7 +7,7 @@ use super::{GATEWAY_WINDOW, PACKET, SCENARIO, SCHEMES, SEEDS, SNOOP, SOURCE, SPL
 use crate::Error;
 use crate::claim::{Claim, Range, Test};
 use crate::figure::{Axis, Plot};
-use crate::results::Part;
+use crate::results::{Part, Plan};
 use crate::statistics::Sample;
 use crate::table::{Cell, Column, Table};
 
@@ -15,7 +15,7 @@ pub(in super::super) const FIG3: Experiment = Experiment {
     name: "surrey-fig3",
     title: "The sender's window with split SACK and with Snoop",
     source: SOURCE,
-    seeds: SEEDS,
+    plan: Plan::doubling(SEEDS),
     run: Some(fig3),
     on_kernel: Some((1, fig3)),
 };

@@ -9,13 +9,14 @@ mod kernel;
 
 use super::{Experiment, Lab, MBIT, Output, PACKET, PAYLOAD, Runs, SCENARIO, SOURCE, Scheme, VARIANTS};
 use crate::Error;
+use crate::results::Plan;
 
 pub(in super::super) const LOSS: Experiment = Experiment {
     name: "iwssc09-loss",
     title: "XCP and P-XCP over four loss recoveries: three losses in a round trip, losses at random, and \
         flows that come and go",
     source: SOURCE,
-    seeds: 10,
+    plan: Plan::fixed(15),
     run: Some(run),
     on_kernel: Some((1, kernel::run)),
 };
