@@ -18,7 +18,7 @@ demo: setup ## a download over a GEO satellite, with and without bentpipe
 test: setup lint deny ## everything that CI runs
 	@scripts/setup-peers chromium || echo "Without Chromium the tests of the live page are skipped."
 	@scripts/setup-peers prometheus || echo "Without Prometheus, the tests that load the alerts and the dashboard's queries are skipped."
-	@scripts/setup-peers readers || echo "Without systemd-analyze, mandoc, zsh and fish, the tests of units, manual pages and completions are skipped."
+	@scripts/setup-peers readers || echo "Without systemd-analyze, mandoc, zsh, fish, tshark and tcpdump, the tests of units, manual pages, completions and captures are skipped."
 	$(CARGO) test --workspace --locked
 	@[ "$$(id -u)" -eq 0 ] || echo "The tests that need root were skipped: run them with 'make test-root'."
 

@@ -48,8 +48,9 @@ pub mod explicit;
 pub mod fuzzing;
 mod in_flight;
 pub mod ip;
+pub mod mahimahi_log;
 pub mod packet_log;
-pub mod pcap;
+pub mod pcapng;
 mod profile;
 mod random;
 

@@ -28,13 +28,16 @@ mod trace;
 mod udp;
 mod world;
 
-pub use observer::{Observer, OfferedPacket, PacketStep, Unobserved};
+pub use observer::{
+    CaptureEvent, CapturedContent, CapturedPacket, Observer, OfferedPacket, PacketStep, SenderEvent,
+    Unobserved,
+};
 pub use packet_log::PacketLog;
 pub use protect::ProtectResult;
 pub use results::{
     BundleResult, FlowOutcome, FlowResult, LegResult, LinkEndResult, LinkResult, RunResult, SplitterResult,
 };
 pub use scenario::Scenario;
-pub use trace::{Trace, TraceError};
+pub use trace::{Trace, TraceContent, TraceError};
 pub use udp::{UdpArrivals, UdpReceiverResult, UdpResult};
 pub use world::run;

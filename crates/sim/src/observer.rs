@@ -1,7 +1,7 @@
 //! Observers of a running scenario.
 
 use bentpipe_link::packet_log::Step;
-use bentpipe_link::{Counters, Fate, ImpairmentCounters};
+use bentpipe_link::{Cause, Counters, Fate, ImpairmentCounters};
 use bentpipe_tcp::{Segment, Statistics, Variables};
 use bentpipe_units::{ByteCount, Time};
 
@@ -24,6 +24,79 @@ pub struct OfferedPacket<'a> {
     pub segment: &'a Segment,
     /// Its fate.
     pub fate: Fate,
+}
+
+/// A packet at an end of a link, as a capture on the interface there sees it: one that leaves before the queue,
+/// one that comes when it has crossed the link. On a link with agents these are the packets that cross it,
+/// retransmissions included; frames without a packet, such as the reports of an ARQ, are not captured.
+#[derive(Debug, Clone, Copy)]
+pub struct CapturedPacket<'a> {
+    /// When.
+    pub now: Time,
+    /// Index of the link.
+    pub link: usize,
+    /// Whether it is seen at the link's first node (0) or at its second (1).
+    pub end: usize,
+    /// Whether it leaves or comes, and what becomes of it.
+    pub event: CaptureEvent,
+    /// The packet.
+    pub content: CapturedContent<'a>,
+}
+
+/// What happens to a packet at an end of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CaptureEvent {
+    /// It is offered to the link, and meets this fate.
+    Sent(Fate),
+    /// It has crossed the link; so has a second copy, if it was duplicated.
+    Received {
+        /// One of its bits is wrong. A frame of a protected leg has the wrong bit in its bytes.
+        is_corrupted: bool,
+    },
+}
+
+impl CaptureEvent {
+    /// Why it does not arrive.
+    pub fn lost(&self) -> Option<Cause> {
+        match self {
+            Self::Sent(Fate::Drop(cause)) => Some(*cause),
+            Self::Sent(Fate::Deliver { .. }) | Self::Received { .. } => None,
+        }
+    }
+}
+
+/// What an IP packet on a link carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CapturedContent<'a> {
+    /// A segment of TCP.
+    Segment {
+        /// The endpoint that sent it, counted as in [`OfferedPacket`].
+        endpoint: usize,
+        /// The segment.
+        segment: &'a Segment,
+    },
+    /// A datagram of a UDP stream.
+    Datagram {
+        /// Index of the stream.
+        stream: usize,
+        /// Its number in the stream, from 0 on.
+        number: u32,
+        /// Bytes of its IP packet.
+        ip_bytes: u16,
+    },
+    /// A frame of a protected leg, as its bytes.
+    Frame(&'a [u8]),
+}
+
+/// What happens at the sending end of a leg.
+#[derive(Debug, Clone, Copy)]
+pub enum SenderEvent<'a> {
+    /// It sends a segment.
+    Sent(&'a Segment),
+    /// A segment has come, which it has not handled yet.
+    Received(&'a Segment),
+    /// It has handled an event, and sent what it may.
+    State(&'a Variables, &'a Statistics),
 }
 
 /// A step of a packet over a link; on a link with agents, of any frame that a link end sends.
@@ -88,6 +161,26 @@ pub trait Observer {
     /// A packet is offered to a link.
     fn packet(&mut self, offered: &OfferedPacket<'_>) {
         let _ = offered;
+    }
+
+    /// Whether it wants every packet at both ends of each link.
+    fn captures_packets(&self) -> bool {
+        false
+    }
+
+    /// A packet leaves or comes at an end of a link.
+    fn captured(&mut self, packet: &CapturedPacket<'_>) {
+        let _ = packet;
+    }
+
+    /// Whether it wants all that happens at the sending ends of legs.
+    fn follows_senders(&self) -> bool {
+        false
+    }
+
+    /// Something happens at the sending end of a leg.
+    fn sender(&mut self, now: Time, flow: usize, leg: usize, event: &SenderEvent<'_>) {
+        let _ = (now, flow, leg, event);
     }
 
     /// Whether it wants every step of every packet, and the sums at the end.
@@ -162,6 +255,22 @@ impl Observer for Vec<&mut dyn Observer> {
 
     fn packet(&mut self, offered: &OfferedPacket<'_>) {
         self.iter_mut().for_each(|observer| observer.packet(offered));
+    }
+
+    fn captures_packets(&self) -> bool {
+        self.iter().any(|observer| observer.captures_packets())
+    }
+
+    fn captured(&mut self, packet: &CapturedPacket<'_>) {
+        self.iter_mut().for_each(|observer| observer.captured(packet));
+    }
+
+    fn follows_senders(&self) -> bool {
+        self.iter().any(|observer| observer.follows_senders())
+    }
+
+    fn sender(&mut self, now: Time, flow: usize, leg: usize, event: &SenderEvent<'_>) {
+        self.iter_mut().for_each(|observer| observer.sender(now, flow, leg, event));
     }
 
     fn follows_packets(&self) -> bool {

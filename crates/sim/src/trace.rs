@@ -1,7 +1,12 @@
-//! A trace of a run: the variables of TCP, queues and splitters over time as CSV, and every packet as pcap.
+//! A trace of a run: the variables of TCP, queues and splitters over time as CSV, and every packet as pcapng,
+//! and what senders do as qlog.
 
-mod pcap;
+mod capture;
+mod ip_packet;
+mod mahimahi;
+mod qlog;
 
+use std::collections::HashSet;
 use std::fmt::{Display, Write};
 use std::fs::File;
 use std::io;
@@ -13,9 +18,11 @@ use bentpipe_tcp::{Statistics, Variables};
 use bentpipe_units::{ByteCount, Time};
 
 use crate::Scenario;
-use crate::observer::{Observer, OfferedPacket};
-use crate::scenario::{FlowSpec, SplitterSpec};
-use pcap::Capture;
+use crate::observer::{CapturedPacket, Observer, PacketStep, SenderEvent};
+use crate::scenario::{FlowSpec, LinkSpec, SplitterSpec};
+use capture::Capture;
+use mahimahi::MahimahiFile;
+use qlog::Qlog;
 
 /// A file of a trace could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +32,17 @@ pub struct TraceError {
     pub path: PathBuf,
     /// Why.
     pub source: io::Error,
+}
+
+/// What a trace has beside the samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TraceContent {
+    /// Every packet at both ends of each link, as pcapng.
+    pub packets: bool,
+    /// What the sending end of each leg does, as qlog.
+    pub qlog: bool,
+    /// The packets of each direction of each link, as mahimahi logs them.
+    pub mahimahi: bool,
 }
 
 /// Writes a trace into the files of a folder. It holds no more than the files' buffers, however long the run
@@ -37,7 +55,9 @@ pub struct TraceError {
 /// | `links.csv` | each direction of each link: queue, and counters of packets by fate |
 /// | `splitters.csv` | the bytes that each splitter holds |
 /// | `stations.csv` | where a link has agents or an ARQ: the bytes that each of its ends holds |
-/// | `LINK.pcap` | with packets: each packet offered to the link that is delivered, both directions |
+/// | `packets.pcapng` | with packets: each packet at both ends of each link, an interface for each end |
+/// | `FLOW-LEG.sqlog` | with qlog: what the sending end of a leg does, legs from 1 on |
+/// | `LINK-forward.log`, `LINK-reverse.log` | with mahimahi: the packets of a direction, in mahimahi's format |
 #[derive(Debug)]
 pub struct Trace {
     flows: Vec<String>,
@@ -50,20 +70,24 @@ pub struct Trace {
     splitters: CsvFile,
     /// With the nodes at the ends of each link; `None` where no link has anything there.
     held: Option<(CsvFile, Vec<[String; 2]>)>,
-    captures: Option<Vec<Capture>>,
+    capture: Option<Capture>,
+    /// Of each leg of each flow; empty without.
+    qlogs: Vec<Vec<Qlog>>,
+    /// Of both directions of each link; empty without.
+    mahimahi: Vec<[MahimahiFile; 2]>,
     failed: Option<TraceError>,
 }
 
 impl Trace {
-    /// Starts a trace of `scenario` in `folder`, which is created if needed; with every packet if `packets`.
+    /// Starts a trace of `scenario` in `folder`, which is created if needed.
     ///
     /// # Errors
     /// If a file cannot be created.
-    pub fn create(folder: &Path, scenario: &Scenario, packets: bool) -> Result<Self, TraceError> {
+    pub fn create(folder: &Path, scenario: &Scenario, content: TraceContent) -> Result<Self, TraceError> {
         let fail = |source| TraceError { path: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(fail)?;
         let file = |name: &str, header: &str| CsvFile::create(folder.join(name), header);
-        let capture = |link: &String| Capture::create(folder.join(format!("{}.pcap", file_name(link))));
+        let capture = || Capture::create(folder.join("packets.pcapng"), scenario);
         let node = |splitter: &SplitterSpec| scenario.nodes[splitter.node].clone();
         let nodes = |flow: &FlowSpec| flow.splitters.iter().map(node).collect();
         let links: Vec<String> = scenario.links.iter().map(|link| link.name.clone()).collect();
@@ -81,7 +105,9 @@ impl Trace {
                 .then(|| file("stations.csv", "time_s,link,node,held_bytes"))
                 .transpose()?
                 .map(|file| (file, link_ends(scenario))),
-            captures: packets.then(|| links.iter().map(capture).collect()).transpose()?,
+            capture: content.packets.then(capture).transpose()?,
+            qlogs: if content.qlog { qlogs(folder, scenario)? } else { Vec::new() },
+            mahimahi: if content.mahimahi { mahimahi(folder, scenario)? } else { Vec::new() },
             links,
             splitter_nodes: scenario.flows.iter().map(nodes).collect(),
             failed: None,
@@ -102,7 +128,9 @@ impl Trace {
         if let Some((held, _)) = &mut self.held {
             held.flush()?;
         }
-        self.captures.iter_mut().flatten().try_for_each(Capture::flush)
+        self.qlogs.iter_mut().flatten().try_for_each(Qlog::flush)?;
+        self.mahimahi.iter_mut().flatten().try_for_each(MahimahiFile::flush)?;
+        self.capture.iter_mut().try_for_each(Capture::finish)
     }
 
     fn note(&mut self, outcome: Result<(), TraceError>) {
@@ -120,6 +148,41 @@ fn link_ends(scenario: &Scenario) -> Vec<[String; 2]> {
     scenario.links.iter().map(|link| link.between.map(|node| scenario.nodes[node].clone())).collect()
 }
 
+fn qlogs(folder: &Path, scenario: &Scenario) -> Result<Vec<Vec<Qlog>>, TraceError> {
+    let mut names = HashSet::new();
+    let mut of_flow = |flow: &FlowSpec| {
+        let name = unique(file_name(&flow.name), &mut names);
+        let of_leg = |leg| Qlog::create(folder.join(format!("{name}-{leg}.sqlog")), &flow.name, leg);
+        (1..=flow.legs.len()).map(of_leg).collect()
+    };
+    scenario.flows.iter().map(&mut of_flow).collect()
+}
+
+fn mahimahi(folder: &Path, scenario: &Scenario) -> Result<Vec<[MahimahiFile; 2]>, TraceError> {
+    let mut names = HashSet::new();
+    let mut of_link = |link: &LinkSpec| {
+        let name = unique(file_name(&link.name), &mut names);
+        let file = |direction: &str, config| {
+            let path = folder.join(format!("{name}-{direction}.log"));
+            MahimahiFile::create(path, &format!("{} {direction}", link.name), config)
+        };
+        Ok([file("forward", &link.config.forward)?, file("reverse", &link.config.reverse)?])
+    };
+    scenario.links.iter().map(&mut of_link).collect()
+}
+
+/// A name as that of a file: other characters become hyphens.
+fn file_name(name: &str) -> String {
+    name.chars().map(|char| if char.is_alphanumeric() || "-_.".contains(char) { char } else { '-' }).collect()
+}
+
+/// This name, or with a number behind it if it is taken.
+fn unique(name: String, taken: &mut HashSet<String>) -> String {
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    let free = std::iter::once(name.clone()).chain(numbered).find(|name| taken.insert(name.clone()));
+    free.unwrap_or(name)
+}
+
 const LEGS_HEADER: &str = "time_s,flow,leg,cwnd_bytes,ssthresh_bytes,srtt_s,rto_s,backoff,in_flight_bytes,\
                           recovering,sent_bytes,acknowledged_bytes,retransmissions,timeouts";
 
@@ -132,8 +195,29 @@ impl Observer for Trace {
         true
     }
 
-    fn watches_packets(&self) -> bool {
-        self.captures.is_some()
+    fn captures_packets(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    fn follows_senders(&self) -> bool {
+        !self.qlogs.is_empty()
+    }
+
+    fn sender(&mut self, now: Time, flow: usize, leg: usize, event: &SenderEvent<'_>) {
+        let Some(legs) = self.qlogs.get_mut(flow) else { return };
+        let outcome = legs[leg].event(now, event);
+        self.note(outcome);
+    }
+
+    fn follows_packets(&self) -> bool {
+        !self.mahimahi.is_empty()
+    }
+
+    fn step(&mut self, now: Time, step: &PacketStep) {
+        // Another observer may have asked for the steps.
+        let Some(files) = self.mahimahi.get_mut(step.link) else { return };
+        let outcome = files[usize::from(!step.forward)].step(now, step);
+        self.note(outcome);
     }
 
     fn variables(&mut self, now: Time, flow: usize, leg: usize, tcp: &Variables, done: &Statistics) {
@@ -190,9 +274,9 @@ impl Observer for Trace {
         self.note(outcome);
     }
 
-    fn packet(&mut self, offered: &OfferedPacket<'_>) {
-        let Some(captures) = &mut self.captures else { return };
-        let outcome = captures[offered.link].packet(offered);
+    fn captured(&mut self, packet: &CapturedPacket<'_>) {
+        let Some(capture) = &mut self.capture else { return };
+        let outcome = capture.packet(packet);
         self.note(outcome);
     }
 }
@@ -235,9 +319,4 @@ impl CsvFile {
 
 fn key(cause: Cause) -> String {
     cause.to_string().replace(' ', "_")
-}
-
-/// A link's name as the name of a file: other characters become hyphens.
-fn file_name(link: &str) -> String {
-    link.chars().map(|char| if char.is_alphanumeric() || "-_.".contains(char) { char } else { '-' }).collect()
 }

@@ -1,6 +1,7 @@
 //! The event loop.
 
 mod bundles;
+mod capture;
 mod link_ends;
 mod sharing;
 mod udp;
@@ -17,7 +18,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use crate::events::{Alarm, Event, Events};
 use crate::flow::Flow;
 use crate::network::Pipe;
-use crate::observer::{Observer, OfferedPacket, PacketStep};
+use crate::observer::{Observer, OfferedPacket, PacketStep, SenderEvent};
 use crate::packet::{Packet, Payload};
 use crate::recorder::RecordedStep;
 use crate::results::{RunResult, collect};
@@ -46,6 +47,8 @@ pub(crate) struct World<'a> {
     observer: &'a mut dyn Observer,
     watches_packets: bool,
     follows_packets: bool,
+    captures_packets: bool,
+    follows_senders: bool,
     now: Time,
     end: Time,
     events: Events,
@@ -86,6 +89,8 @@ impl<'a> World<'a> {
             scenario,
             watches_packets: observer.watches_packets(),
             follows_packets: observer.follows_packets(),
+            captures_packets: observer.captures_packets(),
+            follows_senders: observer.follows_senders(),
             pipes: Pipe::of_links(&scenario.links, |index| link_seeds[index], observer.follows_packets()),
             observer,
             now: Time::ZERO,
@@ -173,6 +178,9 @@ impl<'a> World<'a> {
             Some(at) => self.events.reschedule_first(at),
             None => self.events.remove_first(),
         }
+        if self.captures_packets {
+            self.capture_received(pipe, &packet);
+        }
         self.pass_on(packet);
     }
 
@@ -188,6 +196,9 @@ impl<'a> World<'a> {
             };
             if packet.corrupted {
                 return;
+            }
+            if self.follows_senders {
+                self.report_sender(peer, &SenderEvent::Received(segment));
             }
             let was = self.endpoints[peer].state();
             self.endpoints[peer].on_segment(self.now, segment);
@@ -277,11 +288,19 @@ impl<'a> World<'a> {
 
     fn transmit(&mut self, endpoint: usize) {
         while let Some(segment) = self.endpoints[endpoint].poll_transmit(self.now) {
+            if self.follows_senders {
+                self.report_sender(endpoint, &SenderEvent::Sent(&segment));
+            }
             let (carries_data, payload) = (segment.len > 0, Payload::Tcp(segment));
             self.forward(Packet { payload, from: endpoint as u32, hop: 0, corrupted: false });
             if let Some(slot) = self.attachments[endpoint].slot.filter(|_| carries_data) {
                 self.start_sender(slot);
             }
+        }
+        if self.follows_senders {
+            let sender = &self.endpoints[endpoint];
+            let (variables, done) = (sender.variables(), sender.statistics());
+            self.report_sender(endpoint, &SenderEvent::State(&variables, &done));
         }
         let due = self.endpoints[endpoint].wake_at();
         self.attachments[endpoint].alarm.set(&mut self.events, due, Event::Wake(endpoint as u32));
@@ -295,7 +314,7 @@ impl<'a> World<'a> {
         if self.pipes[pipe as usize].near.is_some() {
             return self.pass_link_end(pipe, packet);
         }
-        let watched = if self.watches_packets { Some(packet) } else { None };
+        let watched = if self.watches_packets || self.captures_packets { Some(packet) } else { None };
         packet.hop += 1;
         let (fate, next) = self.pipes[pipe as usize].offer(self.now, packet);
         if let Some(next) = next {
@@ -304,16 +323,30 @@ impl<'a> World<'a> {
         self.report_steps(pipe);
         if let Some(packet) = watched {
             self.report(pipe, &packet, fate);
+            self.capture_sent(pipe, &packet, fate);
         }
     }
 
     /// Tells the observer of a packet of a flow.
     fn report(&mut self, pipe: u32, packet: &Packet, fate: Fate) {
         let Payload::Tcp(segment) = &packet.payload else { return };
+        if !self.watches_packets {
+            return;
+        }
         let (link, forward, endpoint) = (pipe as usize / 2, pipe.is_multiple_of(2), packet.from as usize);
         let flow = self.attachments[endpoint].flow as usize;
         let offered = OfferedPacket { now: self.now, link, forward, flow, endpoint, segment, fate };
         self.observer.packet(&offered);
+    }
+
+    /// Tells the observer of an event at an endpoint, if it is the sending end of its leg.
+    #[inline(never)]
+    fn report_sender(&mut self, endpoint: usize, event: &SenderEvent<'_>) {
+        let flow = self.attachments[endpoint].flow as usize;
+        let end = endpoint - self.flows[flow].first;
+        if end.is_multiple_of(2) {
+            self.observer.sender(self.now, flow, end / 2, event);
+        }
     }
 
     #[inline]

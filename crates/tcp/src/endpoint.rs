@@ -240,6 +240,8 @@ impl Endpoint {
             cwnd: self.sender.congestion.cwnd(),
             ssthresh: self.sender.congestion.ssthresh(),
             srtt: self.sender.rto.srtt(),
+            rttvar: self.sender.rto.rttvar(),
+            min_rtt: self.sender.rto.min_rtt(),
             rto: self.sender.rto.timeout(),
             backoff: self.sender.rto.backoff(),
             in_flight: self.sender.in_flight(),

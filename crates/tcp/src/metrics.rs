@@ -90,6 +90,8 @@ mod tests {
             cwnd,
             ssthresh,
             srtt: Duration::from_millis(srtt),
+            rttvar: Duration::ZERO,
+            min_rtt: Duration::ZERO,
             rto: Duration::from_secs(1),
             backoff: 0,
             in_flight: 0,

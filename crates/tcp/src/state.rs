@@ -96,6 +96,10 @@ pub struct Variables {
     pub ssthresh: u64,
     /// The smoothed round-trip time; zero before the first measurement.
     pub srtt: Duration,
+    /// Its deviation (RFC 6298: RTTVAR); zero before the first measurement.
+    pub rttvar: Duration,
+    /// The smallest round-trip time; zero before the first measurement.
+    pub min_rtt: Duration,
     /// The retransmission timeout, backoff included.
     pub rto: Duration,
     /// Expiries since the last measurement of the round trip.

@@ -9,9 +9,9 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use bentpipe_link::packet_log::{self, Crossing, Row, Step};
-use bentpipe_link::{LinkConfig, pcap};
-use bentpipe_units::{Rate, Time};
+use bentpipe_link::mahimahi_log::MahimahiLog;
+use bentpipe_link::packet_log::{self, Row};
+use bentpipe_link::{LinkConfig, pcapng};
 
 use crate::recorder::{Event, Heading, Recorder};
 use crate::{Error, Result, signals};
@@ -21,6 +21,9 @@ const BACKLOG: usize = 16_384;
 
 /// What the link is called in the log.
 const LINK: &str = "link";
+
+/// What the terminal's interface is called in a capture.
+const DEVICE: &str = "sat0";
 
 /// Files about the packets of a link; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,7 +39,7 @@ pub struct PacketFiles {
     pub down_log: Option<PathBuf>,
     /// The direction from the terminal in the format of mahimahi's `--uplink-log`.
     pub up_log: Option<PathBuf>,
-    /// Packets as a capture on the terminal's interface has them (pcap): those that it sends, before the
+    /// Packets as a capture on the terminal's interface has them (pcapng): those that it sends, before the
     /// queue of the link, also if the link loses them; those that it receives, when they arrive.
     pub pcap: Option<PathBuf>,
 }
@@ -99,24 +102,31 @@ struct Output {
 
 enum Format {
     Csv,
-    Mahimahi { heading: Heading, opportunities: Opportunities },
-    Pcap,
+    Mahimahi { heading: Heading, log: Box<MahimahiLog> },
+    Pcapng(CapturedInterface),
 }
 
-/// The milliseconds for which mahimahi's format has a line that says how much could have been sent.
-struct Opportunities {
-    rate: Option<Rate>,
-    next_ms: u64,
+/// The terminal's interface in a capture.
+#[derive(Default)]
+struct CapturedInterface {
+    /// The rate of what the terminal sends, in bit/s, if that is constant.
+    speed: Option<u64>,
+    statistics: pcapng::Statistics,
+    /// The time of its last packet.
+    last_nanos: u64,
+    block: Vec<u8>,
 }
 
 fn outputs(files: &PacketFiles, config: &LinkConfig) -> Result<Vec<Output>> {
     let mahimahi =
-        |heading, rate| Format::Mahimahi { heading, opportunities: Opportunities { rate, next_ms: 0 } };
+        |heading, direction| Format::Mahimahi { heading, log: Box::new(MahimahiLog::new(direction)) };
+    let constant = config.reverse.trace.highest_rate().is_none();
+    let speed = config.reverse.rate.filter(|_| constant).map(|rate| rate.bps());
     let wanted = [
         (&files.log, Format::Csv),
-        (&files.down_log, mahimahi(Heading::Down, config.forward.rate)),
-        (&files.up_log, mahimahi(Heading::Up, config.reverse.rate)),
-        (&files.pcap, Format::Pcap),
+        (&files.down_log, mahimahi(Heading::Down, &config.forward)),
+        (&files.up_log, mahimahi(Heading::Up, &config.reverse)),
+        (&files.pcap, Format::Pcapng(CapturedInterface { speed, ..CapturedInterface::default() })),
     ];
     wanted.into_iter().filter_map(|(path, format)| Some(Output::create(path.as_ref()?, format))).collect()
 }
@@ -138,9 +148,7 @@ fn write_all(mut outputs: Vec<Output>, events: &Receiver<Event>, missed: &Atomic
         outputs.iter_mut().try_for_each(|output| output.event(&event))?;
     }
     let missed = missed.load(Ordering::Relaxed);
-    if missed > 0 {
-        outputs.iter_mut().try_for_each(|output| output.missing(missed))?;
-    }
+    outputs.iter_mut().try_for_each(|output| output.end(missed))?;
     outputs.iter_mut().try_for_each(Output::flush)
 }
 
@@ -158,10 +166,12 @@ impl Output {
         self.write(event).map_err(|source| Error::PacketFile { path: self.path.clone(), source })
     }
 
-    fn missing(&mut self, rows: u64) -> Result<()> {
-        let written = match self.format {
-            Format::Csv => writeln!(self.file, "{}", packet_log::missing(rows)),
-            Format::Mahimahi { .. } | Format::Pcap => Ok(()),
+    /// All has happened, and so many reports about it are missing.
+    fn end(&mut self, missed: u64) -> Result<()> {
+        let written = match &mut self.format {
+            Format::Csv if missed > 0 => writeln!(self.file, "{}", packet_log::missing(missed)),
+            Format::Csv | Format::Mahimahi { .. } => Ok(()),
+            Format::Pcapng(interface) => self.file.write_all(interface.end(missed)),
         };
         written.map_err(|source| Error::PacketFile { path: self.path.clone(), source })
     }
@@ -171,14 +181,13 @@ impl Output {
     }
 
     fn header(&mut self) -> io::Result<()> {
-        match &self.format {
+        match &mut self.format {
             Format::Csv => writeln!(self.file, "{}", packet_log::COLUMNS),
-            Format::Pcap => self.file.write_all(&pcap::file_header()),
+            Format::Pcapng(interface) => self.file.write_all(interface.begin()),
             Format::Mahimahi { heading, .. } => {
                 let link = if *heading == Heading::Down { "downlink" } else { "uplink" };
-                writeln!(self.file, "# bentpipe link ({link}), in the format of mahimahi's mm-link")?;
-                writeln!(self.file, "# init timestamp: {}", since_1970(SystemTime::now()).as_millis())?;
-                writeln!(self.file, "# base timestamp: 0")
+                let started = since_1970(SystemTime::now()).as_millis();
+                self.file.write_all(MahimahiLog::header(link, started).as_bytes())
             }
         }
     }
@@ -194,47 +203,54 @@ impl Output {
                 let rows = packet_log::sums(*at, LINK, direction(*heading), counters, impairments);
                 self.file.write_all(rows.as_bytes())
             }
-            (
-                Format::Mahimahi { heading, opportunities },
-                Event::Frame { at, heading: of, bytes, step, .. },
-            ) if heading == of => {
-                opportunities.write(at.as_nanos() / 1_000_000, &mut self.file)?;
-                write_mahimahi(*at, *bytes, *step, &mut self.file)
+            (Format::Mahimahi { heading, log }, Event::Frame { at, heading: of, bytes, step, .. })
+                if heading == of =>
+            {
+                let mut lines = String::new();
+                log.step(*at, *bytes, *step, &mut lines);
+                self.file.write_all(lines.as_bytes())
             }
-            (Format::Pcap, Event::Packet { at, packet }) => {
-                let nanos = u64::try_from(since_1970(*at).as_nanos()).unwrap_or(u64::MAX);
-                self.file.write_all(&pcap::record_header(nanos, packet.len(), packet.len()))?;
-                self.file.write_all(packet)
+            (Format::Pcapng(interface), Event::Packet { at, heading, packet }) => {
+                self.file.write_all(interface.packet(*at, *heading, packet))
             }
             _ => Ok(()),
         }
     }
 }
 
-impl Opportunities {
-    /// The milliseconds up to `now_ms`.
-    fn write(&mut self, now_ms: u64, file: &mut impl Write) -> io::Result<()> {
-        let Some(rate) = self.rate else { return Ok(()) };
-        let before = |ms: u64| rate.bytes_in(Duration::from_millis(ms));
-        while self.next_ms <= now_ms {
-            // The difference of two sums: rounding does not add up.
-            writeln!(file, "{} # {}", self.next_ms, before(self.next_ms + 1) - before(self.next_ms))?;
-            self.next_ms += 1;
-        }
-        Ok(())
+impl CapturedInterface {
+    fn begin(&mut self) -> &[u8] {
+        let interface = pcapng::Interface {
+            link_type: pcapng::LinkType::Raw,
+            name: DEVICE,
+            description: "the command's end of the link; outbound is from the command",
+            speed: self.speed,
+        };
+        self.block.clear();
+        pcapng::section(&mut self.block, concat!("bentpipe ", env!("CARGO_PKG_VERSION")));
+        pcapng::interface(&mut self.block, &interface);
+        &self.block
     }
-}
 
-/// `+` for a packet that came, `-` for one that has arrived, with its delay, `d` for one that was lost.
-fn write_mahimahi(at: Time, bytes: usize, step: Step, file: &mut impl Write) -> io::Result<()> {
-    let ms = at.as_nanos() / 1_000_000;
-    match step {
-        Step::Entered { .. } => writeln!(file, "{ms} + {bytes}"),
-        Step::Lost(_) => writeln!(file, "{ms} d 1 {bytes}"),
-        Step::Arrived(Crossing { is_duplicate: true, .. }) => Ok(()),
-        Step::Arrived(Crossing { entered, .. }) => {
-            writeln!(file, "{ms} - {bytes} {}", (at - entered).as_millis())
-        }
+    fn packet(&mut self, at: SystemTime, heading: Heading, packet: &[u8]) -> &[u8] {
+        let heading = match heading {
+            Heading::Down => pcapng::Heading::Inbound,
+            Heading::Up => pcapng::Heading::Outbound,
+        };
+        self.statistics.received += 1;
+        self.last_nanos = u64::try_from(since_1970(at).as_nanos()).unwrap_or(u64::MAX);
+        let (nanos, length) = (self.last_nanos, packet.len());
+        let packet = pcapng::Packet { interface: 0, nanos, heading, bytes: packet, length, comment: "" };
+        self.block.clear();
+        pcapng::packet(&mut self.block, &packet);
+        &self.block
+    }
+
+    fn end(&mut self, missed: u64) -> &[u8] {
+        let statistics = pcapng::Statistics { missed, ..self.statistics };
+        self.block.clear();
+        pcapng::statistics(&mut self.block, 0, self.last_nanos, &statistics);
+        &self.block
     }
 }
 
@@ -244,43 +260,4 @@ fn direction(heading: Heading) -> &'static str {
 
 fn since_1970(at: SystemTime) -> Duration {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use bentpipe_link::Cause;
-    use bentpipe_units::ByteCount;
-
-    const AT: Time = Time::from_nanos(1_234_567_890);
-    const ARRIVED: Step = Step::Arrived(Crossing {
-        entered: Time::from_nanos(934_567_890),
-        departure: AT,
-        due: AT,
-        is_corrupted: false,
-        is_duplicate: false,
-    });
-
-    #[test]
-    fn mahimahis_lines_are_in_milliseconds_with_what_each_could_have_carried() {
-        let mut text = Vec::new();
-        let mut opportunities = Opportunities { rate: Some(Rate::mbps(12)), next_ms: 0 };
-        opportunities.write(1, &mut text).unwrap();
-        opportunities.write(1, &mut text).unwrap();
-        for step in [Step::Entered { queue: ByteCount::new(0) }, Step::Lost(Cause::Outage), ARRIVED] {
-            write_mahimahi(AT, 1500, step, &mut text).unwrap();
-        }
-        let expected = "0 # 1500\n1 # 1500\n1234 + 1500\n1234 d 1 1500\n1234 - 1500 300\n";
-        assert_eq!(String::from_utf8(text).unwrap(), expected);
-    }
-
-    #[test]
-    fn a_rate_below_a_byte_in_a_millisecond_adds_up_all_the_same() {
-        let mut text = Vec::new();
-        let mut opportunities = Opportunities { rate: "1kbit/s".parse().ok(), next_ms: 0 };
-        opportunities.write(999, &mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
-        let bytes = text.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
-        assert_eq!(bytes.sum::<u64>(), 125);
-    }
 }

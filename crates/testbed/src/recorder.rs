@@ -22,7 +22,7 @@ pub(crate) enum Event {
     /// A frame of `bytes`, the link layer's included, has made a step.
     Frame { at: Time, heading: Heading, number: u64, bytes: usize, step: Step },
     /// The terminal has sent or received an IP packet.
-    Packet { at: SystemTime, packet: Vec<u8> },
+    Packet { at: SystemTime, heading: Heading, packet: Vec<u8> },
     /// A direction has carried its last frame.
     End { at: Time, heading: Heading, counters: Counters, impairments: ImpairmentCounters },
 }
@@ -71,7 +71,8 @@ impl Recorder {
 
     fn packet(&self, packet: &[u8]) {
         if self.packets {
-            self.report(Event::Packet { at: SystemTime::now(), packet: packet.to_vec() });
+            let (at, heading) = (SystemTime::now(), self.heading);
+            self.report(Event::Packet { at, heading, packet: packet.to_vec() });
         }
     }
 

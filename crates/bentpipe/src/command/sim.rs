@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use bentpipe_lab::on_kernel;
 use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::sweep::{Job, Plan, Run, Sweep};
-use bentpipe_sim::{Observer, PacketLog, RunResult, Trace};
+use bentpipe_sim::{Observer, PacketLog, RunResult, Trace, TraceContent};
 use bentpipe_testbed::require;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -47,9 +47,17 @@ pub(crate) struct Sim {
     /// Write windows, timers, queues and bytes over time as CSV files into this folder.
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
-    /// Write every packet too, one LINK.pcap for each link, for Wireshark and tcpdump.
+    /// Write every packet too, packets.pcapng, with an interface for each end of each link, for Wireshark and
+    /// tcpdump.
     #[arg(long, requires = "trace")]
     packets: bool,
+    /// Write what the sender of each leg does too, FLOW-LEG.sqlog, in the format qlog, for qvis.
+    #[arg(long, requires = "trace")]
+    qlog: bool,
+    /// Write the packets of each direction of each link too, LINK-forward.log and LINK-reverse.log, in the format
+    /// of mahimahi's logs.
+    #[arg(long, requires = "trace")]
+    mahimahi: bool,
     /// Log each step of each packet on each link to a CSV file, which bentpipe verify checks against the
     /// scenario. Of one run only.
     #[arg(long, value_name = "FILE")]
@@ -111,9 +119,9 @@ impl Sim {
     /// Checks all points before the first one runs, and says what the kernel does otherwise.
     fn prepare_kernel(&self, plan: &Plan<'_>) -> anyhow::Result<()> {
         ensure!(
-            !self.packets && self.log.is_none(),
-            "--packets and --log are written in virtual time only: on the kernel, capture with tcpdump, or leave \
-             them out"
+            !self.packets && !self.qlog && !self.mahimahi && self.log.is_none(),
+            "--packets, --qlog, --mahimahi and --log are written in virtual time only: on the kernel, capture with \
+             tcpdump, or leave them out"
         );
         require(super::laboratory::TOPOLOGY_NEEDS).context(
             "the scenario cannot run on the kernel here; --on sim, the default, runs it in virtual time",
@@ -149,7 +157,8 @@ impl Sim {
             1 => directory.clone(),
             _ => directory.join(format!("run-{}", job.number + 1)),
         });
-        let begin = |directory: &PathBuf| Trace::create(directory, &job.scenario, self.packets);
+        let content = TraceContent { packets: self.packets, qlog: self.qlog, mahimahi: self.mahimahi };
+        let begin = |directory: &PathBuf| Trace::create(directory, &job.scenario, content);
         let mut writer = trace.as_ref().map(begin).transpose()?;
         let begin_log = |path: &PathBuf| PacketLog::create(path, &job.scenario);
         let mut log = self.log.as_ref().map(begin_log).transpose()?;

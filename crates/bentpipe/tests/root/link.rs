@@ -120,8 +120,8 @@ fn the_ten_commands_of_the_guide_for_mahimahis_users_run_and_reach_the_caller() 
         assert!(log.contains("# base timestamp: 0\n"), "{log}");
         assert!(kinds.iter().all(|kind| log.contains(&format!(" {kind}"))), "{log}");
     }
-    assert_eq!(content("link.pcap")[..4], [0x4d, 0x3c, 0xb2, 0xa1]);
-    assert!(content("link.pcap").windows(GREETING.len()).any(|bytes| bytes == GREETING.as_bytes()));
+    assert_eq!(content("link.pcapng")[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
+    assert!(content("link.pcapng").windows(GREETING.len()).any(|bytes| bytes == GREETING.as_bytes()));
 }
 
 #[test]

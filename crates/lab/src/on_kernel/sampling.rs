@@ -322,6 +322,8 @@ fn variables(info: &TcpInfo) -> Variables {
         cwnd: bytes(info.cwnd),
         ssthresh: if info.ssthresh == TcpInfo::NO_SSTHRESH { NO_SSTHRESH } else { bytes(info.ssthresh) },
         srtt: info.srtt,
+        rttvar: info.rttvar,
+        min_rtt: info.min_rtt,
         rto: info.rto,
         backoff: info.backoff,
         in_flight: bytes(info.in_flight()),

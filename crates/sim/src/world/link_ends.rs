@@ -38,6 +38,9 @@ impl World<'_> {
             Some(at) => self.events.reschedule_first(at),
             None => self.events.remove_first(),
         }
+        if self.captures_packets {
+            self.capture_received_frame(pipe, &frame);
+        }
         if let Some(near) = &mut self.pipes[back as usize].near {
             near.inbound(now, frame);
             self.serve(back);
@@ -88,6 +91,7 @@ impl World<'_> {
 
     fn send_frame(&mut self, pipe: u32, frame: Frame) {
         let packet = if self.watches_packets { frame.packet().copied() } else { None };
+        let captured = if self.captures_packets { Some(frame.clone()) } else { None };
         let serial = frame.serial();
         let (fate, next) = self.pipes[pipe as usize].offer_frame(self.now, frame);
         if fate == Fate::Drop(Cause::QueueFull)
@@ -101,6 +105,9 @@ impl World<'_> {
         self.report_steps(pipe);
         if let Some(packet) = packet {
             self.report(pipe, &packet, fate);
+        }
+        if let Some(frame) = captured {
+            self.capture_sent_frame(pipe, &frame, fate);
         }
     }
 }

@@ -2,18 +2,22 @@
 
 mod bbr3;
 mod bundles;
+mod capture;
 mod closed_forms;
 mod cross_traffic;
 mod explicit;
 mod hybla;
 mod impairments;
 mod link_ends;
+mod mahimahi;
 mod protect;
+mod qlog;
 mod scene;
 mod traces;
 mod udp;
 mod unknown_capacity;
 mod way_back;
+mod wireshark;
 mod xcp;
 
 use std::time::Duration;
