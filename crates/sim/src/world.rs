@@ -153,7 +153,11 @@ impl<'a> World<'a> {
                 Event::Session(endpoint) => self.wake_session(endpoint as usize),
                 Event::Start(flow) => self.start(flow as usize),
                 Event::Datagram(stream) => self.send_datagram(stream as usize),
-                Event::Sample => self.sample(),
+                Event::Sample => {
+                    // Whoever watches leaves the results as they are.
+                    self.handled -= 1;
+                    self.sample();
+                }
             }
             if !self.delivered.is_empty() {
                 self.forward_delivered();

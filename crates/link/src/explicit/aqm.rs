@@ -119,7 +119,7 @@ impl FlowRates {
         let elapsed = self.at.map(|at| (now - at).as_secs_f64());
         let is_first = self.bytes.len() != bytes.len();
         if let Some(elapsed) = elapsed.filter(|&elapsed| elapsed > 0.0 && !is_first) {
-            let new = 1.0 - (-elapsed / (round_trip / 2).max(AVERAGED_OVER).as_secs_f64()).exp();
+            let new = 1.0 - libm::exp(-elapsed / (round_trip / 2).max(AVERAGED_OVER).as_secs_f64());
             let groups = self.rates.chunks_mut(GROUP).zip(&mut self.has_rates);
             let counts = bytes.chunks(GROUP).zip(self.bytes.chunks(GROUP));
             for ((rates, has_rates), (now, before)) in groups.zip(counts) {

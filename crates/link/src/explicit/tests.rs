@@ -512,7 +512,7 @@ fn draining_a_queue_leaves_each_of_a_crowd_half_of_its_share() {
 fn congest_the_return_path(bed: &mut Testbed, seconds: f64) {
     for step in 0..(seconds / TICK.as_secs_f64()) as usize {
         let phase = step as f64 * TICK.as_secs_f64();
-        bed.back = 0.25 + 0.15 * (phase * 1.3).sin() + 0.1 * (phase * 0.4).sin();
+        bed.back = 0.25 + 0.15 * libm::sin(phase * 1.3) + 0.1 * libm::sin(phase * 0.4);
         bed.step();
     }
     bed.back = 0.0;

@@ -100,7 +100,7 @@ mod tests {
             assert!(pair[0].threshold_db < pair[1].threshold_db, "{pair:?}");
             assert!(pair[0].efficiency < pair[1].efficiency, "{pair:?}");
             // Shannon's limit is the bound of each.
-            let limit = (1.0 + 10f64.powf(pair[1].threshold_db / 10.0)).log2();
+            let limit = libm::log2(1.0 + libm::pow(10.0, pair[1].threshold_db / 10.0));
             assert!((0.7..1.0).contains(&(pair[1].efficiency / limit)), "{pair:?}");
         }
     }
@@ -110,7 +110,7 @@ mod tests {
         let modcod = MODCODS[5];
         let per = |above: f64| modcod.per(modcod.threshold_db + above, 0.4);
         assert!((per(0.0) / 1e-7 - 1.0).abs() < 1e-6);
-        assert!((per(-0.2) / 10f64.powf(-3.5) - 1.0).abs() < 1e-6);
+        assert!((per(-0.2) / libm::pow(10.0, -3.5) - 1.0).abs() < 1e-6);
         assert!(per(-0.4) > 0.999_999 && per(-3.0) == 1.0);
         assert!(per(1.0) < 1e-20);
     }

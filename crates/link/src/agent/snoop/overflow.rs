@@ -38,7 +38,7 @@ impl DelayClass {
     pub(super) fn of(round_trip: Duration, shortest: Duration) -> Self {
         let queueing = round_trip.saturating_sub(shortest).as_nanos() * u128::from(FINEST);
         let ratio = queueing as f64 / shortest.as_nanos().max(1) as f64;
-        let class = if ratio < 1.0 { 0 } else { 1 + (2.0 * ratio.log2()) as usize };
+        let class = if ratio < 1.0 { 0 } else { 1 + (2.0 * libm::log2(ratio)) as usize };
         Self(class.min(CLASSES - 1) as u8)
     }
 }
