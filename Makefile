@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-ltp bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn conformance neighbours squid unsplit kernels setup deny fuzz soak package try-package router openwrt image arm64 clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-ltp bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn conformance neighbours squid unsplit kernels python wheel bench-python setup deny fuzz soak package try-package router openwrt image arm64 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,7 @@ test: setup lint deny ## everything that CI runs
 	@scripts/setup-peers prometheus || echo "Without Prometheus, the tests that load the alerts and the dashboard's queries are skipped."
 	@scripts/setup-peers readers || echo "Without systemd-analyze, mandoc, zsh, fish, tshark and tcpdump, the tests of units, manual pages, completions and captures are skipped."
 	$(CARGO) test --workspace --locked
+	@if scripts/setup-peers python; then scripts/python test; else echo "Without the packages of python/requirements.txt the tests of the Python package are skipped."; fi
 	@[ "$$(id -u)" -eq 0 ] || echo "The tests that need root were skipped: run them with 'make test-root'."
 
 test-root: setup ## only the tests that need root: namespaces, eBPF, interception
@@ -136,6 +137,18 @@ kernels: setup ## the tests that depend on the kernel on Debian's 6.1 and 6.12 i
 	scripts/setup-peers kernels
 	scripts/fetch-kernels 6.1.0 6.12
 	$(AS_ROOT) env "PATH=$$PATH" scripts/kernels
+
+python: setup ## the Python package: its types, and its tests beside the program, with interrupts, resumed sweeps and Dask (PYTHON=python3.9)
+	scripts/setup-peers python
+	scripts/python test $(OPTIONS)
+
+wheel: setup ## the Python package as a wheel for CPython from 3.9 on: target/python/wheels
+	scripts/setup-peers python
+	scripts/python wheel --release
+
+bench-python: setup ## 10,000 runs in Python: on one core, on all, on Dask's workers, and with one of them killed
+	scripts/setup-peers python
+	scripts/python bench $(OPTIONS)
 
 package: setup ## the Debian package, target/package/bentpipe_VERSION_ARCH.deb
 	$(CARGO) build --release --locked -p bentpipe

@@ -90,6 +90,11 @@ impl Document {
         &self.file
     }
 
+    /// The text of the file.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The value of a key at the top.
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.table().get(key)

@@ -133,7 +133,7 @@ pub struct Run {
     /// Whether the SHA-256 of the received file is that of the sent one.
     pub identical: bool,
     /// Whether the whole file arrived; if not, the download was stopped because it was slow.
-    pub complete: bool,
+    pub finished: bool,
     /// Bytes received at instants since the start.
     #[serde(skip)]
     pub timeline: Vec<(Duration, u64)>,
@@ -203,8 +203,8 @@ fn run(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Run,
     progress.finish();
     let (got, congestion) = outcome?;
     // A download that was stopped has taken all the time until then; one that broke off, until its last byte.
-    let complete = got.bytes == settings.bytes;
-    let seconds = if progress.is_cancelled() && !complete { got.elapsed } else { got.duration }.as_secs_f64();
+    let finished = got.bytes == settings.bytes;
+    let seconds = if progress.is_cancelled() && !finished { got.elapsed } else { got.duration }.as_secs_f64();
     Ok(Run {
         name: scheme.name(),
         congestion,
@@ -212,7 +212,7 @@ fn run(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Run,
         bytes: got.bytes,
         seconds,
         identical: if progress.is_cancelled() { got.intact } else { got.identical },
-        complete,
+        finished,
         timeline: got.timeline,
     })
 }

@@ -12,9 +12,10 @@ use bentpipe_units::{ByteCount, Probability, Rate, Time};
 pub use fault::Fault;
 
 use crate::effect::{
-    AnyEffect, BurstErrors, Copies, Delay, Effect, Encapsulation, GilbertElliott, ImpairmentCounters,
-    Impairments, LinkTrace, OutageTrace, Outages, PacketCopy, PacketErrors, PrescribedErrors,
-    PrescribedLosses, Transit, Transmitter, VaryingDelay, VaryingPacketErrors, VaryingTransmitter,
+    AnyEffect, BurstErrors, Copies, Custom, CustomEffect, Delay, Effect, Encapsulation, GilbertElliott,
+    ImpairmentCounters, Impairments, LinkTrace, OutageTrace, Outages, PacketCopy, PacketErrors,
+    PrescribedErrors, PrescribedLosses, Transit, Transmitter, VaryingDelay, VaryingPacketErrors,
+    VaryingTransmitter,
 };
 use crate::random::derive_seeds;
 use crate::{Cause, Counters, Fate};
@@ -182,6 +183,11 @@ impl Direction {
     #[cfg(feature = "planted-faults")]
     pub fn with_fault(config: &DirectionConfig, seed: u64, fault: Fault) -> Self {
         Self { fault: Some(fault), ..Self::new(&fault.misread(config), seed) }
+    }
+
+    /// Adds an effect behind those of the link itself, before the impairments.
+    pub fn add_effect(&mut self, effect: Box<dyn CustomEffect>) {
+        self.effects.push(Custom(effect).into());
     }
 
     /// Impairs the packets offered from now on in this way, in place of the way before, and counts them anew.

@@ -63,8 +63,8 @@ pub use direction::{
     MIN_DEFAULT_QUEUE_PACKETS,
 };
 pub use effect::{
-    Encapsulation, Frame, GilbertElliott, ImpairmentCounters, Impairments, LinkTrace, LinkTraceError,
-    OutageTrace, PrescribedLosses, TraceError,
+    CustomEffect, Encapsulation, Frame, GilbertElliott, ImpairmentCounters, Impairments, LinkTrace,
+    LinkTraceError, OutageTrace, PassingPacket, PrescribedLosses, TraceError,
 };
 pub use in_flight::InFlight;
 pub use ip::IpPacket;

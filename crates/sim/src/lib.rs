@@ -6,7 +6,9 @@
 #![deny(clippy::disallowed_methods)]
 
 mod bundles;
+pub mod columns;
 mod events;
+pub mod extensions;
 pub mod file;
 mod flow;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -14,6 +16,7 @@ mod flow;
 pub mod fuzzing;
 mod link_end;
 pub mod ltp;
+pub mod manifest;
 mod network;
 mod observer;
 mod occupancy;
@@ -24,6 +27,7 @@ mod recorder;
 mod results;
 pub mod scenario;
 pub mod sweep;
+pub mod tables;
 mod trace;
 mod udp;
 mod world;
@@ -38,6 +42,6 @@ pub use results::{
     BundleResult, FlowOutcome, FlowResult, LegResult, LinkEndResult, LinkResult, RunResult, SplitterResult,
 };
 pub use scenario::Scenario;
-pub use trace::{Trace, TraceContent, TraceError};
+pub use trace::{SampleSink, Samples, Trace, TraceContent, TraceError};
 pub use udp::{UdpArrivals, UdpReceiverResult, UdpResult};
-pub use world::run;
+pub use world::{run, run_with};

@@ -1,7 +1,7 @@
 //! The directions of links, with the packets in flight.
 
 use bentpipe_link::{
-    Arrival, Arrivals, Cause, Counters, Direction, Fate, ImpairmentCounters, InFlight, Link,
+    Arrival, Arrivals, Cause, Counters, CustomEffect, Direction, Fate, ImpairmentCounters, InFlight, Link,
 };
 use bentpipe_units::{ByteCount, Time};
 
@@ -41,6 +41,11 @@ impl Pipe {
             [pipe(forward, first), pipe(reverse, second)]
         };
         links.iter().enumerate().flat_map(pipes).collect()
+    }
+
+    /// Adds an effect from outside.
+    pub(crate) fn add_effect(&mut self, effect: Box<dyn CustomEffect>) {
+        self.direction.add_effect(effect);
     }
 
     /// The pipe of a hop: its index among all.

@@ -53,9 +53,9 @@ pub struct FlowResult {
     pub bytes: u64,
     /// From the opening to the last byte, or to the end of the run.
     pub seconds: f64,
-    /// All that was to be sent has arrived.
-    pub complete: bool,
-    /// How it ended; `null` if it had not ended.
+    /// It is finished: all that was to be sent has arrived. Of a flow without end, never.
+    pub finished: bool,
+    /// How its connections ended, `closed` if in good order; `null` if they had not ended.
     pub end: Option<&'static str>,
     /// Its connections, from the source on.
     pub legs: Vec<LegResult>,
@@ -226,11 +226,22 @@ fn flow_result(
 }
 
 impl FlowResult {
+    /// What became of it, in a word or two: `finished`, or how its connections ended before, or `unfinished`.
+    pub fn outcome(&self) -> &'static str {
+        if self.finished { "finished" } else { self.end.unwrap_or("unfinished") }
+    }
+
+    /// From its opening to its last byte, in seconds; `None` if it is not finished: a run that ended before says
+    /// nothing of how long it would have taken.
+    pub fn completion_s(&self) -> Option<f64> {
+        self.finished.then_some(self.seconds)
+    }
+
     /// The result of a flow of a scenario in a run that lasted until `now`.
     pub fn of(scenario: &Scenario, spec: &FlowSpec, outcome: FlowOutcome, now: Time) -> Self {
         let FlowOutcome { started_at, received, last_byte_at, end, legs, splitters, bundles } = outcome;
-        let complete = spec.bytes == Some(received);
-        let until = if complete { last_byte_at.unwrap_or(now) } else { now };
+        let finished = spec.bytes == Some(received);
+        let until = if finished { last_byte_at.unwrap_or(now) } else { now };
         let span = until.since(started_at);
         let clear = span.saturating_sub(outage_between(scenario, spec, started_at, until));
         Self {
@@ -242,7 +253,7 @@ impl FlowResult {
             timeouts: legs.iter().map(|leg| leg.timeouts).sum(),
             bytes: received,
             seconds: span.as_secs_f64(),
-            complete,
+            finished,
             end,
             legs,
             splitters,
@@ -280,7 +291,7 @@ fn leg_result(flow: &Flow, leg: usize, ends: &[Endpoint]) -> LegResult {
 
 fn end_name(end: End) -> &'static str {
     match end {
-        End::Finished => "finished",
+        End::Finished => "closed",
         End::ConnectTimedOut => "connect timed out",
         End::Refused => "refused",
         End::TimedOut => "timed out",

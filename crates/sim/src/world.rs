@@ -16,13 +16,14 @@ use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::events::{Alarm, Event, Events};
+use crate::extensions::{Extensions, LinkEffect};
 use crate::flow::Flow;
 use crate::network::Pipe;
 use crate::observer::{Observer, OfferedPacket, PacketStep, SenderEvent};
 use crate::packet::{Packet, Payload};
 use crate::recorder::RecordedStep;
 use crate::results::{RunResult, collect};
-use crate::scenario::{FlowSpec, LegSpec, Scenario};
+use crate::scenario::{FlowSpec, Hop, LegSpec, Scenario};
 use crate::udp::UdpStreams;
 use sharing::{SharedDirection, Slot};
 
@@ -30,8 +31,25 @@ use sharing::{SharedDirection, Slot};
 const EVENTS_BETWEEN_LOOKS: u64 = 1 << 16;
 
 /// Runs a scenario. The same scenario and seed give the same result.
+///
+/// # Panics
+/// If the scenario names a congestion control from outside.
 pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> RunResult {
-    let mut world = World::new(scenario, seed, observer);
+    run_with(scenario, seed, observer, Extensions::default())
+}
+
+/// Runs a scenario with congestion controls and effects of links from outside. The same scenario and seed give the
+/// same result if these do.
+///
+/// # Panics
+/// If the scenario names a congestion control that is not among them, or an effect a link that it does not have.
+pub fn run_with(
+    scenario: &Scenario,
+    seed: u64,
+    observer: &mut dyn Observer,
+    extensions: Extensions,
+) -> RunResult {
+    let mut world = World::new(scenario, seed, observer, extensions);
     world.run();
     world.report_sums();
     let World { now, pipes, endpoints, flows, udp, handled, .. } = &world;
@@ -65,6 +83,7 @@ pub(crate) struct World<'a> {
     udp: UdpStreams,
     /// What nodes remember of others: of the second of each pair at the first.
     metrics: BTreeMap<(usize, usize), Metrics>,
+    extensions: Extensions,
 }
 
 /// Where an endpoint is, and when it is to be woken. Behind those of all endpoints come the branches of UDP
@@ -82,7 +101,12 @@ struct Attachment {
 }
 
 impl<'a> World<'a> {
-    fn new(scenario: &'a Scenario, seed: u64, observer: &'a mut dyn Observer) -> Self {
+    fn new(
+        scenario: &'a Scenario,
+        seed: u64,
+        observer: &'a mut dyn Observer,
+        extensions: Extensions,
+    ) -> Self {
         let mut random = SplitMix64::seed_from_u64(seed);
         let link_seeds: Vec<u64> = scenario.links.iter().map(|_| random.next_u64()).collect();
         let mut world = World {
@@ -105,7 +129,9 @@ impl<'a> World<'a> {
             active_flows: scenario.flows.len().max(1),
             udp: UdpStreams::default(),
             metrics: BTreeMap::new(),
+            extensions,
         };
+        world.add_effects();
         if world.observer.wants_samples() {
             world.events.schedule(Time::ZERO, Event::Sample);
         }
@@ -113,6 +139,12 @@ impl<'a> World<'a> {
         world.add_udp();
         world.start_protected_legs();
         world
+    }
+
+    fn add_effects(&mut self) {
+        for LinkEffect { link, forward, effect } in std::mem::take(&mut self.extensions.effects) {
+            self.pipes[Pipe::index(Hop { link, forward }) as usize].add_effect(effect);
+        }
     }
 
     fn add_flow(&mut self, spec: &FlowSpec, random: &mut SplitMix64) {
@@ -132,7 +164,8 @@ impl<'a> World<'a> {
         let slot = SharedDirection::join(&mut self.shares, leg, self.endpoints.len() as u32);
         for (config, path, slot) in [(leg.sender, there, slot), (leg.receiver, back, None)] {
             let id = self.endpoints.len() as u32;
-            self.endpoints.push(Endpoint::listen(config, random.next_u32()));
+            let endpoint = Endpoint::listen(config, random.next_u32());
+            self.endpoints.push(self.extensions.equip(endpoint, config.congestion));
             let (flow, peer) = (self.flows.len() as u32, id ^ 1);
             self.attachments.push(Attachment { flow, peer, path, alarm: Alarm::default(), slot });
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
+use crate::congestion::ControlFactory;
 use crate::handshake::Handshake;
 use crate::receiver::Receiver;
 use crate::segment::{
@@ -78,11 +79,20 @@ impl Endpoint {
         Self::new(config, initial_sequence, State::Listen)
     }
 
+    /// The same with a congestion control from outside, for this connection and those that take its place. Its
+    /// configuration names [`Algorithm::Custom`](crate::congestion::Algorithm::Custom).
+    pub fn with_control(mut self, factory: ControlFactory) -> Self {
+        self.sender.factory = Some(factory);
+        self
+    }
+
     /// Waits for another connection in the place of this one, with its parameters. Segments of this one that
     /// are still in flight are not taken for the new one's (RFC 9293 §3.4.3).
     pub fn relisten(&self) -> Self {
         let last = sequence_of(self.initial_send, self.sender.queue.nxt());
-        Self::listen(self.config, last.wrapping_add(SEQUENCE_STEP))
+        let mut next = Self::listen(self.config, last.wrapping_add(SEQUENCE_STEP));
+        next.sender.factory.clone_from(&self.sender.factory);
+        next
     }
 
     /// A listening endpoint opens the connection itself (RFC 9293 §3.10.1): the first SYN goes out at the
@@ -321,7 +331,9 @@ impl Endpoint {
     fn listen_again(&mut self) {
         let syns = self.handshake.all;
         let (written, finished) = (self.sender.unacknowledged(), self.sender.has_finished());
+        let factory = self.sender.factory.take();
         *self = Self::listen(self.config, self.initial_send.wrapping_add(SEQUENCE_STEP));
+        self.sender.factory = factory;
         self.handshake.all = syns;
         self.sender.write(written);
         if finished {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use bentpipe_units::{Rate, Time};
 
 use crate::congestion::{
-    Acked, CongestionControl, Delivery, Feedback, Flight, MIN_SSTHRESH_SEGMENTS, Parameters, Request,
+    Acked, CongestionControl, ControlFactory, Delivery, Feedback, Flight, MIN_SSTHRESH_SEGMENTS, Parameters,
+    Request,
 };
 use crate::delivery_rate::DeliveryRate;
 use crate::recovery::{Acknowledgement, Action, Expiry, LossRecovery, Parts, TailLossProbe};
@@ -87,6 +88,8 @@ pub(crate) struct AckedCounters {
 pub(crate) struct Sender {
     pub(crate) queue: SendQueue,
     pub(crate) congestion: Box<dyn CongestionControl>,
+    /// Where the congestion control comes from, if it is one from outside.
+    pub(crate) factory: Option<ControlFactory>,
     pub(crate) rto: Rto,
     pub(crate) counters: SenderCounters,
     /// SACK blocks count. Recovery by duplicates would count what they report twice.
@@ -160,6 +163,7 @@ impl Sender {
         Self {
             queue: SendQueue::new(1),
             congestion: config.congestion.build(parameters(config, mss, false)),
+            factory: None,
             rto: Rto::new(config.rto),
             counters: SenderCounters::default(),
             selective: false,
@@ -227,7 +231,11 @@ impl Sender {
             self.queue.keep_snapshots();
         }
         self.recovery = recovery.build(negotiated.mss, parts(config));
-        self.congestion = config.congestion.build(parameters(config, negotiated.mss, negotiated.syn_lost));
+        let parameters = parameters(config, negotiated.mss, negotiated.syn_lost);
+        self.congestion = match &self.factory {
+            Some(factory) => factory.build(parameters),
+            None => config.congestion.build(parameters),
+        };
         match negotiated.rtt {
             Some(rtt) => self.rto.measure(rtt, 1),
             None if negotiated.syn_repeated => self.rto.syn_was_repeated(),

@@ -2,7 +2,10 @@
 //! the address of the input, writes it there, runs, and reads the output where it is said to be.
 //!
 //! After a panic the module is of no more use, but its memory still holds the message as the output.
-#![expect(unsafe_code, reason = "a name that the script can call is an unsafe attribute; nothing else here is unsafe")]
+#![expect(
+    unsafe_code,
+    reason = "a name that the script can call is an unsafe attribute; nothing else here is unsafe"
+)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -109,10 +109,13 @@ impl<'a> Recorder<'a> {
             }
             links.iter_mut().flatten().for_each(repeat_last);
         }
-        let flow = |((received, legs), name): ((Vec<u64>, Vec<LegCurves>), &'s String)| {
-            FlowCurves { name, received, legs }
+        let flow = |((received, legs), name): ((Vec<u64>, Vec<LegCurves>), &'s String)| FlowCurves {
+            name,
+            received,
+            legs,
         };
-        let link = |([forward, reverse], name): ([Vec<u64>; 2], &'s String)| LinkCurves { name, forward, reverse };
+        let link =
+            |([forward, reverse], name): ([Vec<u64>; 2], &'s String)| LinkCurves { name, forward, reverse };
         Curves {
             time_s,
             flows: flows.into_iter().zip(scenario.flows.iter().map(|flow| &flow.name)).map(flow).collect(),

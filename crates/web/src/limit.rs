@@ -49,7 +49,11 @@ fn of_flow(scenario: &Scenario, flow: &FlowSpec) -> FlowLimit {
     let goodputs = hops.filter_map(|(leg, hop)| Some((goodput(scenario, leg, hop)?, hop)));
     let slowest = goodputs.min_by(|(one, _), (other, _)| one.total_cmp(other));
     let bottleneck = slowest.map(|(_, hop)| Bottleneck { link: hop.link, forward: hop.forward });
-    FlowLimit { bps: slowest.map(|(bps, _)| bps), bottleneck, bdp_bytes: flow.legs.last().and_then(|leg| bdp(scenario, leg)) }
+    FlowLimit {
+        bps: slowest.map(|(bps, _)| bps),
+        bottleneck,
+        bdp_bytes: flow.legs.last().and_then(|leg| bdp(scenario, leg)),
+    }
 }
 
 fn goodput(scenario: &Scenario, leg: &LegSpec, hop: &Hop) -> Option<f64> {

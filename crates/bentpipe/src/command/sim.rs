@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use bentpipe_lab::on_kernel;
 use bentpipe_sim::file::{Setting, Source};
+use bentpipe_sim::manifest::{Manifest, State};
 use bentpipe_sim::sweep::{Job, Plan, Run, Sweep};
 use bentpipe_sim::{Observer, PacketLog, RunResult, Trace, TraceContent};
 use bentpipe_testbed::require;
@@ -41,7 +42,8 @@ pub(crate) struct Sim {
     /// Set a parameter: link.satellite.per=1%, flow.download.bytes=10MB, tcp.space.rto.max=10s.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Run with each of these values of a parameter; several sweeps are multiplied.
+    /// Run with each of these values of a parameter; several sweeps are multiplied. KEY+KEY=VALUE+VALUE,… sets
+    /// parameters together; case=NAME:KEY=VALUE+KEY=VALUE,… are named cases.
     #[arg(long = "sweep", value_name = "KEY=VALUE,…")]
     sweeps: Vec<String>,
     /// Write windows, timers, queues and bytes over time as CSV files into this folder.
@@ -62,6 +64,10 @@ pub(crate) struct Sim {
     /// scenario. Of one run only.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Write a list of all runs to a JSON file: settings, seed, version, the scenario's SHA-256, and what became
+    /// of each.
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
     /// Print one JSON document instead of the tables.
     #[arg(long)]
     json: bool,
@@ -78,6 +84,7 @@ enum World {
 /// A run, and the time that it took.
 struct Outcome {
     result: RunResult,
+    state: State,
     wall: Duration,
     /// The folder of its trace.
     trace: Option<PathBuf>,
@@ -100,7 +107,7 @@ impl Sim {
              KEY=VALUE replaces it)",
             plan.len()
         );
-        let runs = self.run_all(&plan)?;
+        let runs = self.run_listed(&plan)?;
         let title = plan.scenario(&plan.points()[0])?.title;
         if self.json {
             super::print_json(&Document::new(&title, &settings, &runs))?;
@@ -117,7 +124,7 @@ impl Sim {
     }
 
     /// Checks all points before the first one runs, and says what the kernel does otherwise.
-    fn prepare_kernel(&self, plan: &Plan<'_>) -> anyhow::Result<()> {
+    fn prepare_kernel(&self, plan: &Plan) -> anyhow::Result<()> {
         ensure!(
             !self.packets && !self.qlog && !self.mahimahi && self.log.is_none(),
             "--packets, --qlog, --mahimahi and --log are written in virtual time only: on the kernel, capture with \
@@ -141,8 +148,26 @@ impl Sim {
         Ok(())
     }
 
+    /// All runs, in order, and the manifest before and after them.
+    fn run_listed(&self, plan: &Plan) -> anyhow::Result<Vec<Run<Outcome>>> {
+        let Some(path) = &self.manifest else { return self.run_all(plan) };
+        let mut manifest = Manifest::new(plan);
+        manifest.write(path)?;
+        let runs = self.run_all(plan);
+        match &runs {
+            Ok(runs) => {
+                for (entry, run) in manifest.runs.iter_mut().zip(runs) {
+                    entry.state = run.result.state;
+                }
+            }
+            Err(_) => manifest.runs.iter_mut().for_each(|entry| entry.state = State::Failed),
+        }
+        manifest.write(path)?;
+        runs
+    }
+
     /// All runs, in order.
-    fn run_all(&self, plan: &Plan<'_>) -> anyhow::Result<Vec<Run<Outcome>>> {
+    fn run_all(&self, plan: &Plan) -> anyhow::Result<Vec<Run<Outcome>>> {
         let meter = Meter::new(plan.len() as u64);
         let runs = plan.run(|job| self.run_one(job, plan.len(), &meter), |_| {});
         meter.finish();
@@ -180,7 +205,8 @@ impl Sim {
         if let Some((log, path)) = log.zip(self.log.as_ref()) {
             log.finish(path)?;
         }
-        Ok(Outcome { result, wall, trace })
+        let state = State::of(&job.scenario, &result);
+        Ok(Outcome { result, state, wall, trace })
     }
 }
 
@@ -214,6 +240,8 @@ struct Entry<'a> {
     #[serde(flatten)]
     result: &'a RunResult,
     settings: BTreeMap<&'a str, &'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    case: Option<&'a str>,
     wall_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<String>,
@@ -235,6 +263,7 @@ impl<'a> Entry<'a> {
         Self {
             result: &run.result.result,
             settings: settings.map(|setting| (setting.key.as_str(), setting.value.as_str())).collect(),
+            case: run.point.case(),
             wall_s: run.result.wall.as_secs_f64(),
             trace: run.result.trace.as_ref().map(|directory| directory.display().to_string()),
         }

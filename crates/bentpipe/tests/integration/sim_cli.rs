@@ -56,8 +56,41 @@ fn one_run_is_the_promised_document() {
     for flow in flows {
         assert_texts(flow, &["name", "end"]);
         assert_numbers(flow, &["goodput_bps", "retransmissions", "timeouts", "bytes", "seconds"]);
-        assert_eq!((&flow["bytes"], &flow["complete"]), (&10_000_000.into(), &true.into()));
+        assert_eq!((&flow["bytes"], &flow["finished"]), (&10_000_000.into(), &true.into()));
     }
+}
+
+#[test]
+fn named_cases_and_pairs_are_columns_and_a_manifest_lists_every_run() {
+    let (folder, scenario) = file(SCENARIO.as_bytes());
+    let manifest = folder.path().join("manifest.json");
+    let sweeps =
+        ["case=short,long:flow.file.bytes=100MB", "link.sat.rate+link.sat.delay=1Mbit/s+10ms,10Mbit/s+300ms"];
+    let arguments = ["sim", &scenario, "--sweep", sweeps[0], "--sweep", sweeps[1], "--seeds", "2"];
+    let text = success(&bentpipe(&[&arguments[..], &["--manifest", manifest.to_str().unwrap()]].concat()));
+    let row = |words: &[&str]| text.lines().any(|line| line.split_whitespace().collect::<Vec<_>>() == words);
+    let heading = text.lines().find(|line| line.contains("goodput")).unwrap();
+    assert!(heading.trim_start().starts_with("case   link.sat.rate  link.sat.delay"), "{text}");
+    let unfinished =
+        text.lines().find(|line| line.starts_with("long") && line.ends_with("unfinished")).unwrap();
+    assert!(unfinished.contains("  –  "), "no time of a flow that is not finished: {text}");
+    assert!(text.lines().any(|line| line.starts_with("short") && line.ends_with("finished")), "{text}");
+    assert!(!row(&["short"]), "{text}");
+    let manifest: Value = serde_json::from_str(&fs::read_to_string(&manifest).unwrap()).unwrap();
+    let runs = manifest["runs"].as_array().unwrap();
+    let states: Vec<&str> = runs.iter().map(|run| run["state"].as_str().unwrap()).collect();
+    assert_eq!(states, [["finished"; 4], ["unfinished"; 4]].concat());
+    assert_eq!(
+        (&runs[7]["case"], &runs[7]["seed"], &runs[7]["point"]),
+        (&"long".into(), &2.into(), &4.into())
+    );
+    assert_eq!(runs[7]["settings"]["link.sat.delay"], "300ms");
+    assert_eq!(manifest["scenario_sha256"].as_str().unwrap().len(), 64);
+    let json = document(&[&arguments[..], &["--json"]].concat());
+    assert_eq!(
+        (&json["runs"][7]["case"], &json["runs"][7]["flows"][0]["finished"]),
+        (&"long".into(), &false.into())
+    );
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn our_run(config: Config, per: f64, seed: u64, losses: Losses) -> SingleFlow {
         goodput_bps: flow.goodput_bps,
         retransmissions: flow.retransmissions,
         timeouts: flow.timeouts,
-        complete: flow.complete,
+        complete: flow.finished,
     }
 }
 

@@ -36,8 +36,8 @@ fn row(run: &Run, limit_bps: f64, slowest_bps: f64) -> [String; 6] {
         true => format!("{:.1}×", run.goodput_bps / slowest_bps),
         false => "–".to_owned(),
     };
-    let time = if run.complete { format!("{:.1} s", run.seconds) } else { format!("> {:.1} s", run.seconds) };
-    let file = match (run.identical, run.complete) {
+    let time = if run.finished { format!("{:.1} s", run.seconds) } else { format!("> {:.1} s", run.seconds) };
+    let file = match (run.identical, run.finished) {
         (true, true) => "identical".to_owned(),
         (true, false) => format!("stopped at {:.1} MB", run.bytes as f64 / 1e6),
         (false, _) => "DIFFERS".to_owned(),
@@ -58,8 +58,8 @@ mod tests {
 
     fn run(name: &str, goodput_bps: f64, identical: bool) -> Run {
         let (congestion, timeline) = (name.to_owned(), Vec::new());
-        let (seconds, complete) = (1.0, true);
-        Run { name: name.into(), congestion, goodput_bps, bytes: 1, seconds, identical, complete, timeline }
+        let (seconds, finished) = (1.0, true);
+        Run { name: name.into(), congestion, goodput_bps, bytes: 1, seconds, identical, finished, timeline }
     }
 
     #[test]
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_stopped_download_shows_how_far_it_came() {
-        let stopped = Run { complete: false, bytes: 1_530_000, seconds: 61.25, ..run("reno", 0.2e6, true) };
+        let stopped = Run { finished: false, bytes: 1_530_000, seconds: 61.25, ..run("reno", 0.2e6, true) };
         let text = row(&stopped, 10e6, 0.2e6).join("  ");
         assert!(text.contains("> 61.2 s") && text.contains("stopped at 1.5 MB"), "{text}");
     }

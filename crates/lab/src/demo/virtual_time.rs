@@ -58,8 +58,8 @@ fn cross(settings: &Settings, scheme: &Scheme) -> Run {
         goodput_bps: flow.goodput_bps,
         bytes: flow.bytes,
         seconds: flow.seconds,
-        identical: flow.complete,
-        complete: flow.complete,
+        identical: flow.finished,
+        finished: flow.finished,
         timeline: timeline.0,
     }
 }

@@ -140,7 +140,7 @@ struct Long {
     /// Whether all of the file has arrived, by scheme, length and run: 1 if it has, else 0.
     complete: Vec<Vec<Sample>>,
     /// When DTN had the whole file, in seconds after the end of the outage; `None` where not every run
-    /// completed.
+    /// finished.
     time_after: Vec<Option<Sample>>,
 }
 
@@ -148,11 +148,11 @@ impl Long {
     fn of(runs: &[Vec<Runs>]) -> Self {
         let measure = Measure { key: "received_share", unit: ("%", 0.01), decimals: 0 };
         let share = |flow: &FlowResult| flow.bytes as f64 / FILE_BYTES;
-        let complete = |runs: &Runs| runs.first_flow(|flow| f64::from(u8::from(flow.complete)));
+        let complete = |runs: &Runs| runs.first_flow(|flow| f64::from(u8::from(flow.finished)));
         let time_after = |(runs, length): (&Runs, u32)| {
             let end = f64::from(OUTAGE_AT_S + 60 * length);
-            let all_complete = runs.results().all(|run| run.flows[0].complete);
-            all_complete.then(|| runs.first_flow(|flow| flow.seconds - end))
+            let all_finished = runs.results().all(|run| run.flows[0].finished);
+            all_finished.then(|| runs.first_flow(|flow| flow.seconds - end))
         };
         Self {
             received: Curves::of_runs(SCHEMES, measure, runs, |runs| runs.first_flow(share)),
@@ -169,7 +169,7 @@ impl Long {
         let columns = [Column::new("outage", "outage_s").shown_in("min", 60.0)]
             .into_iter()
             .chain(SCHEMES.map(column))
-            .chain([Column::new("DTN: complete after its end", "dtn_after_s").shown_in("s", 1.0)]);
+            .chain([Column::new("DTN: finished after its end", "dtn_after_s").shown_in("s", 1.0)]);
         let mut table = Table::new("A file of 50 MB and an outage after 15 s", columns.collect());
         for (at, length) in LONG_MIN.into_iter().enumerate() {
             let cells = self.received.all().iter().map(|shares| Cell::interval(Some(&shares[at]), 0));
@@ -198,7 +198,7 @@ impl Long {
             "Through 10 minutes every connection lives, through 20 and more none does, PEPsal's neither, in \
              every run",
         )
-        .shown_in("complete", 1.0, 0)
+        .shown_in("finished", 1.0, 0)
         .with(Range::at_least(1.0).of_each(of_tcp(0..DEADLY)).at("after 10 minutes"))
         .with(Range::at_most(0.0).of_each(of_tcp(DEADLY..LONG_MIN.len())).at("after 20 and more"))
         .noting(format!(
@@ -215,7 +215,7 @@ impl Long {
             .map(|time| time.as_ref().map_or("never".into(), |time| format!("{:.0} s", time.mean())))
             .collect();
         Claim::ours("DTN completes the transfer after an outage of any length, in every run")
-            .shown_in("complete", 1.0, 0)
+            .shown_in("finished", 1.0, 0)
             .with(Range::at_least(1.0).of_each(complete))
             .noting(format!("{} after its end", after.join(" / ")))
     }

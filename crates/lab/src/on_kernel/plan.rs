@@ -658,6 +658,7 @@ fn kernel_name(algorithm: Algorithm) -> String {
         Algorithm::Xcp(XcpSender::Xcp) => "xcp",
         Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",
         Algorithm::Explicit { .. } => "explicit",
+        Algorithm::Custom(_) => "custom",
     }
     .to_owned()
 }

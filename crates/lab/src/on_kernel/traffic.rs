@@ -32,7 +32,7 @@ pub(super) struct Shared {
 }
 
 /// The ends of a flow, as [`bentpipe_sim::FlowResult::end`] has them.
-const END: [&str; 6] = ["finished", "connect timed out", "refused", "timed out", "reset", "aborted"];
+const END: [&str; 6] = ["closed", "connect timed out", "refused", "timed out", "reset", "aborted"];
 
 /// One end of a flow.
 #[derive(Debug, Clone, Copy)]
@@ -176,7 +176,7 @@ impl End<'_> {
         stream.shutdown(Shutdown::Write)?;
         // The other side ends when it has everything.
         while self.patiently(|| stream.read(&mut [0; 64]))? > 0 {}
-        self.shared.set_end("finished");
+        self.shared.set_end("closed");
         Ok(())
     }
 

@@ -92,8 +92,8 @@ fn a_scenario_moves_its_flows_and_says_what_they_did() {
     let mut seen = Seen::default();
     let result = on_kernel::run(&scenario(TEXT), 7, &mut seen).unwrap();
     let [split, upload] = &result.flows[..] else { panic!("{result:?}") };
-    assert!(split.complete && upload.complete, "{result:?}");
-    assert_eq!((split.bytes, split.end), (2_000_000, Some("finished")), "{split:?}");
+    assert!(split.finished && upload.finished, "{result:?}");
+    assert_eq!((split.bytes, split.end), (2_000_000, Some("closed")), "{split:?}");
     // Two round trips of handshake and request less, and 0.8 s at 20 Mbit/s.
     assert!((0.9..10.0).contains(&split.seconds), "{split:?}");
     assert_eq!((split.legs.len(), split.splitters.len(), upload.legs.len()), (2, 1, 1));
@@ -130,7 +130,7 @@ fn a_flow_that_cannot_connect_ends_so_and_the_run_with_it() {
     );
     let text = text.replace("duration = \"20s\"", "duration = \"2s\"");
     let result = on_kernel::run(&scenario(&text), 7, &mut bentpipe_sim::Unobserved).unwrap();
-    assert!(result.flows.iter().all(|flow| flow.bytes == 0 && !flow.complete), "{result:?}");
+    assert!(result.flows.iter().all(|flow| flow.bytes == 0 && !flow.finished), "{result:?}");
     assert!((1.9..2.5).contains(&result.seconds), "{result:?}");
     assert!(result.links[1].reverse.dropped.outage > 0, "{result:?}");
 }
@@ -143,7 +143,7 @@ fn a_flow_without_end_ends_with_the_run() {
     }
     let text = TEXT.replace("bytes = \"2MB\"\n", "").replace("duration = \"20s\"", "duration = \"2s\"");
     let result = on_kernel::run(&scenario(&text), 7, &mut bentpipe_sim::Unobserved).unwrap();
-    assert!(!result.flows[0].complete && result.flows[0].bytes > 100_000, "{result:?}");
+    assert!(!result.flows[0].finished && result.flows[0].bytes > 100_000, "{result:?}");
     assert!((1.9..2.5).contains(&result.seconds), "{result:?}");
 }
 
@@ -229,7 +229,7 @@ fn a_flow_beside_a_stream_has_what_that_leaves() {
     let text = format!("{text}{stream}").replace("bytes = \"2MB\"", "bytes = \"4MB\"");
     let result = on_kernel::run(&scenario(&text), 7, &mut bentpipe_sim::Unobserved).unwrap();
     let flow = &result.flows[0];
-    assert!(flow.complete && result.seconds < 19.0, "the run ends with its flows: {result:?}");
+    assert!(flow.finished && result.seconds < 19.0, "the run ends with its flows: {result:?}");
     // 20 Mbit/s less 15, without headers; a stream loses a part where they fight for the queue.
     assert!((2e6..7e6).contains(&flow.goodput_bps), "{flow:?}");
     let receiver = &result.udp[0].receivers[0];

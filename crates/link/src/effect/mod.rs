@@ -9,6 +9,7 @@
 mod burst_errors;
 mod corrupt;
 mod csv_lines;
+mod custom;
 mod delay;
 mod duplicate;
 mod encapsulation;
@@ -28,6 +29,8 @@ use bentpipe_units::Time;
 pub(crate) use burst_errors::BurstErrors;
 pub use burst_errors::GilbertElliott;
 use corrupt::Corrupt;
+pub(crate) use custom::Custom;
+pub use custom::{CustomEffect, PassingPacket};
 pub(crate) use delay::{Delay, VaryingDelay};
 use duplicate::Duplicate;
 pub use encapsulation::{Encapsulation, Frame};
@@ -171,5 +174,5 @@ macro_rules! effects {
 
 effects! {
     Encapsulation, Transmitter, VaryingTransmitter, Outages, BurstErrors, PrescribedErrors, PacketErrors,
-    VaryingPacketErrors, Delay, VaryingDelay, Duplicate, Reorder, Corrupt,
+    VaryingPacketErrors, Delay, VaryingDelay, Duplicate, Reorder, Corrupt, Custom,
 }

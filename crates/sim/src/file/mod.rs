@@ -28,6 +28,7 @@ use std::time::Duration;
 use bentpipe_config::{Document, InTable, Name, Node, Plain, Problem, SpanFrom, Value, keyword};
 use serde::Deserialize;
 
+use crate::extensions::custom_names;
 use crate::scenario::{FlowSpec, LinkSpec, MAX_FLOWS, Scenario};
 
 pub use bentpipe_config::{Error, MAX_FILE as MAX_SCENARIO_FILE, NotASetting, Setting};
@@ -35,7 +36,7 @@ pub use budget::{MAX_EVENTS, MAX_SEGMENTS_IN_FLIGHT};
 pub use flow::DEFAULT_SPLITTER_BUFFER;
 pub use link::MAX_LINKS;
 pub use outages::MAX_OUTAGE_FILE;
-pub use sweep::{NotASweep, Sweep};
+pub use sweep::{CASE, NotASweep, Sweep, SweepError};
 
 use budget::Budget;
 use flow::{Flow, FlowGroup, Surroundings};
@@ -88,6 +89,8 @@ pub struct Source {
     directory: PathBuf,
     document: Document,
     sweeps: Vec<Sweep>,
+    /// The names of congestion controls from outside that there are.
+    custom: Vec<String>,
 }
 
 /// The whole file.
@@ -154,12 +157,23 @@ impl Source {
         let sweeps = sweeps.map_err(|problem| document.error(problem.inside("sweep")))?;
         document.remove("sweep");
         let directory = Path::new(document.file()).parent().map(Path::to_owned).unwrap_or_default();
-        Ok(Self { directory, document, sweeps })
+        Ok(Self { directory, document, sweeps, custom: Vec::new() })
+    }
+
+    /// The same where the TCP parameters may name these congestion controls from outside, as `custom:NAME`. Only
+    /// [`run_with`](crate::run_with) runs such a scenario.
+    pub fn with_custom(self, names: impl IntoIterator<Item = String>) -> Self {
+        Self { custom: names.into_iter().collect(), ..self }
     }
 
     /// What errors call it: the file's path.
     pub fn name(&self) -> &str {
         self.document.file()
+    }
+
+    /// The text of the file.
+    pub fn text(&self) -> &str {
+        self.document.text()
     }
 
     /// The sweeps of its section `[sweep]`, in the order of the lines.
@@ -188,7 +202,16 @@ impl Source {
             refuse_unused_tcp(&document).map_err(|problem| document.error(problem))?;
         }
         let file = document.read()?;
-        self.scenario(file).map_err(|problems| document.errors(problems))
+        let scenario = self.scenario(file).map_err(|problems| document.errors(problems))?;
+        let missing = custom_names(&scenario).find(|name| !self.custom.contains(name));
+        match missing {
+            Some(name) => {
+                let what =
+                    format!("there is no congestion control custom:{name}; give it to simulate() in Python");
+                Err(document.error(Problem::new(what).inside(TCP)))
+            }
+            None => Ok(scenario),
+        }
     }
 
     fn scenario(&self, file: File) -> Result<Scenario, Vec<Problem>> {

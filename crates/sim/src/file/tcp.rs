@@ -273,7 +273,12 @@ impl Tcp {
         match &mut config.congestion {
             Algorithm::Hybla(components) => *components = draft.hybla,
             Algorithm::Explicit { weight } => *weight = draft.weight,
-            Algorithm::NewReno | Algorithm::Cubic | Algorithm::Bbr | Algorithm::Bbr3 | Algorithm::Xcp(_) => {}
+            Algorithm::NewReno
+            | Algorithm::Cubic
+            | Algorithm::Bbr
+            | Algorithm::Bbr3
+            | Algorithm::Xcp(_)
+            | Algorithm::Custom(_) => {}
         }
     }
 }

@@ -8,6 +8,7 @@ mod bbr;
 mod bbr3;
 pub mod c_core;
 mod cubic;
+mod custom;
 mod explicit;
 mod hybla;
 mod hystart;
@@ -29,6 +30,7 @@ use crate::RateSample;
 pub use bbr::Bbr;
 pub use bbr3::Bbr3;
 pub use cubic::Cubic;
+pub use custom::{ControlFactory, CustomName};
 pub use explicit::Explicit;
 pub use hybla::{Components, Hybla, PublishedHybla, RTT0};
 pub use new_reno::NewReno;
@@ -294,6 +296,8 @@ pub enum Algorithm {
         /// Its share in proportion to that of others.
         weight: NonZeroU32,
     },
+    /// One from outside of this crate: [`Endpoint::with_control`](crate::Endpoint::with_control) gives it.
+    Custom(CustomName),
 }
 
 impl Algorithm {
@@ -301,10 +305,11 @@ impl Algorithm {
     pub const NAMES: [&'static str; 8] =
         ["newreno", "cubic", "bbr", "bbr3", "hybla", "xcp", "p-xcp", "explicit"];
 
-    /// A controller for a new connection.
+    /// A controller for a new connection. In the place of one from outside, which the endpoint has, it is the
+    /// standard's.
     pub fn build(self, parameters: Parameters) -> Box<dyn CongestionControl> {
         match self {
-            Algorithm::NewReno => Box::new(NewReno::new(parameters)),
+            Algorithm::NewReno | Algorithm::Custom(_) => Box::new(NewReno::new(parameters)),
             Algorithm::Cubic => Box::new(Cubic::new(parameters)),
             Algorithm::Bbr => Box::new(Bbr::new(parameters)),
             Algorithm::Bbr3 => Box::new(Bbr3::new(parameters)),
@@ -358,6 +363,7 @@ impl fmt::Display for Algorithm {
             Algorithm::Xcp(XcpSender::Xcp) => "xcp",
             Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",
             Algorithm::Explicit { .. } => "explicit",
+            Algorithm::Custom(name) => return f.pad(&format!("{}{}", CustomName::PREFIX, name.as_str())),
         })
     }
 }
@@ -382,7 +388,10 @@ impl FromStr for Algorithm {
             "xcp" => Ok(Algorithm::Xcp(XcpSender::Xcp)),
             "p-xcp" => Ok(Algorithm::Xcp(XcpSender::PXcp)),
             "explicit" => Ok(Algorithm::Explicit { weight: NonZeroU32::MIN }),
-            _ => Err(UnknownAlgorithm(name.to_owned())),
+            _ => match name.strip_prefix(CustomName::PREFIX).map(str::parse) {
+                Some(Ok(name)) => Ok(Algorithm::Custom(name)),
+                _ => Err(UnknownAlgorithm(name.to_owned())),
+            },
         }
     }
 }

@@ -13,8 +13,8 @@ use bentpipe_sim::{FlowResult, LinkResult, Scenario, UdpReceiverResult};
 use super::Outcome;
 
 /// The tables, and the effort of the runs. A scenario without flows or without streams has none of them.
-pub(super) fn text(plan: &Plan<'_>, title: &str, runs: &[Run<Outcome>]) -> anyhow::Result<String> {
-    let swept: Vec<&str> = plan.points()[0].settings.iter().map(|setting| setting.key.as_str()).collect();
+pub(super) fn text(plan: &Plan, title: &str, runs: &[Run<Outcome>]) -> anyhow::Result<String> {
+    let swept: Vec<&str> = plan.points()[0].labels.iter().map(|label| label.key.as_str()).collect();
     let mut flows = Table::new(title, columns(&swept, flow_columns()));
     let mut udp = Table::new("UDP streams", columns(&swept, udp_columns()));
     let mut links = Table::new("Packets delivered, and dropped by cause", columns(&swept, link_columns()));
@@ -92,12 +92,19 @@ impl Group<'_> {
             mean(3, |flow| flow.goodput_bps),
             mean(3, |flow| flow.clear_sky_goodput_bps),
             mean(3, |flow| flow.bytes as f64),
-            mean(3, |flow| flow.seconds),
+            self.completion(index),
             mean(counts, |flow| flow.retransmissions as f64),
             mean(counts, |flow| flow.timeouts as f64),
             Cell::text(ends(self.runs.iter().map(|run| &run.result.result.flows[index]))),
         ]);
         row
+    }
+
+    /// The mean time over the runs in which the flow was finished: of the others nobody knows how long it takes.
+    fn completion(&self, index: usize) -> Cell {
+        let flows = self.runs.iter().map(|run| &run.result.result.flows[index]);
+        let times: Vec<f64> = flows.filter_map(FlowResult::completion_s).collect();
+        Cell::interval(Summary::of(&times), 3)
     }
 
     fn udp(&self, index: usize, receiver: usize) -> Vec<Cell> {
@@ -153,7 +160,7 @@ impl Group<'_> {
     }
 
     fn settings(&self) -> Vec<Cell> {
-        self.point.settings.iter().map(|setting| Cell::text(&setting.value)).collect()
+        self.point.labels.iter().map(|label| Cell::text(&label.value)).collect()
     }
 
     /// The mean over the seeds, with its interval if there are several.
@@ -172,8 +179,7 @@ impl Group<'_> {
 fn ends<'a>(flows: impl Iterator<Item = &'a FlowResult>) -> String {
     let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
     for flow in flows {
-        let end = if flow.complete { "complete" } else { flow.end.unwrap_or("unfinished") };
-        *ends.entry(end).or_default() += 1;
+        *ends.entry(flow.outcome()).or_default() += 1;
     }
     match ends.len() {
         1 => ends.into_keys().collect(),

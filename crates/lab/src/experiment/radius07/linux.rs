@@ -121,7 +121,7 @@ impl Expected {
         value: impl Fn(&FlowResult) -> f64,
     ) -> Option<Test> {
         let chosen = trials.iter().filter(|trial| trial.scheme == scheme && zones.contains(&trial.zone));
-        let value = |flow: &FlowResult| if flow.complete { value(flow) } else { self.failed };
+        let value = |flow: &FlowResult| if flow.finished { value(flow) } else { self.failed };
         let values: Vec<f64> = chosen.flat_map(Trial::flows).map(value).collect();
         let exact = values.iter().copied().reduce(self.worst)?;
         let test = match lab.world {
@@ -209,14 +209,14 @@ pub(super) fn reach(lab: &Lab<'_>) -> Result<Output, Error> {
                 Cell::text(name),
                 Cell::Number(trial.delay_s, 1),
                 count(&|_| true),
-                count(&|flow| flow.complete),
-                count(&|flow| !flow.complete && flow.end == Some("reset")),
+                count(&|flow| flow.finished),
+                count(&|flow| !flow.finished && flow.end == Some("reset")),
                 count(&|flow| flow.end == Some("connect timed out")),
             ]);
         }
         // Student's interval of a share would leave 0 to 100%.
         let share = |trial: &Trial| {
-            let share = trial.runs.first_flow(|flow| if flow.complete { 100.0 } else { 0.0 }).mean();
+            let share = trial.runs.first_flow(|flow| if flow.finished { 100.0 } else { 0.0 }).mean();
             Point::new(trial.delay_s, Estimate::from(share))
         };
         plot = plot.with(Series::new(name, Style::Line, trials.iter().map(share)));

@@ -124,7 +124,7 @@ fn outcomes(lab: &Lab<'_>, caller: &Caller) -> Result<Vec<(f64, Option<f64>)>, E
     let scenarios = delays.iter().map(scenario).collect::<Result<Vec<Scenario>, _>>()?;
     let arrived = |runs: &Runs| {
         let flow = &runs.0[0].0.flows[0];
-        flow.complete.then_some(flow.seconds)
+        flow.finished.then_some(flow.seconds)
     };
     let seconds = |delay: u32| f64::from(delay) / 10.0;
     Ok(delays.into_iter().map(seconds).zip(lab.run(&scenarios)?.iter().map(arrived)).collect())
@@ -468,7 +468,7 @@ fn step_table(measured: &[Measured<'_>]) -> Table {
         ],
     );
     for (case, flow) in measured {
-        let time = if flow.complete { Cell::Number(flow.seconds, 2) } else { Cell::Missing };
+        let time = if flow.finished { Cell::Number(flow.seconds, 2) } else { Cell::Missing };
         table.push(vec![
             Cell::text(VARIANTS[case.variant].name),
             Cell::Number(f64::from(case.file_kb) * 1e3, 0),
@@ -492,7 +492,7 @@ fn curves<'a>(
             case.variant == variant
                 && case.file_kb == file_kb
                 && case.buffer_kb == BUFFERS_KB[1]
-                && flow.complete
+                && flow.finished
         })
     };
     let kinds =

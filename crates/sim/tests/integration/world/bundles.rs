@@ -57,7 +57,7 @@ fn without_losses_the_goodput_is_near_that_of_a_splitter() {
         go(&scenario, 1).flows.remove(0)
     });
     let [split, nodes] = &mut by_way;
-    assert!(split.complete && nodes.complete && nodes.end == Some("finished"), "{nodes:?}");
+    assert!(split.finished && nodes.finished && nodes.end == Some("closed"), "{nodes:?}");
     assert_eq!(bundles(nodes), &BundleResult { delivered: 200, sessions: vec![1, 1], repeated: vec![0, 0] });
     let ratio = nodes.goodput_bps / split.goodput_bps;
     assert!((0.85..1.0).contains(&ratio), "{ratio}");
@@ -82,7 +82,7 @@ fn the_first_bundle_comes_after_the_round_trips_of_the_session() {
 fn transfers_of_a_dead_connection_are_repeated_and_delivered_once() {
     let scenario = in_bundles(gateway(0.01), Some(20 * MB + 1), impatient(), SPEC);
     let flow = go(&dark(scenario, &[(5, 20), (40, 20), (80, 20)]), 1).flows.remove(0);
-    assert_eq!((flow.bytes, flow.complete, flow.end), (20 * MB + 1, true, Some("finished")));
+    assert_eq!((flow.bytes, flow.finished, flow.end), (20 * MB + 1, true, Some("closed")));
     let result = bundles(&flow);
     assert_eq!((result.delivered, result.sessions[0]), (201, 1));
     assert!(result.sessions[1] >= 4, "{result:?}");
@@ -115,7 +115,7 @@ fn a_connection_with_a_vanished_peer_is_detected() {
     scenario.flows[0].bundles = Some(BundleSpec { size: 1000, ..SPEC });
     scenario.flows[0].legs[0].receiver = Config { nagle: true, ..impatient() };
     let flow = go(&scenario, 1).flows.remove(0);
-    assert_eq!((flow.bytes, flow.end), (2000, Some("finished")), "{flow:?}");
+    assert_eq!((flow.bytes, flow.end), (2000, Some("closed")), "{flow:?}");
     assert_eq!(bundles(&flow), &BundleResult { delivered: 2, sessions: vec![2], repeated: vec![1] });
 }
 
@@ -128,8 +128,8 @@ fn an_outage_that_no_connection_survives_ends_a_split_flow_and_not_one_in_bundle
         scenario.flows[0].bundles = bundles;
         go(&scenario, 1).flows.remove(0)
     });
-    assert!(!split.complete && split.end.is_some(), "{split:?}");
-    assert!(nodes.complete && nodes.seconds > 3610.0, "{nodes:?}");
+    assert!(!split.finished && split.end.is_some(), "{split:?}");
+    assert!(nodes.finished && nodes.seconds > 3610.0, "{nodes:?}");
     // Meanwhile the rest has come to the gateway.
     assert!(nodes.splitters[0].most_bytes > 10 * MB, "{nodes:?}");
 }
@@ -141,7 +141,7 @@ fn a_node_holds_no_more_than_its_quota_and_the_sender_waits() {
         scenario.flows[0].splitters[0].quota = quota;
         scenario.flows[0].legs[0].receiver.receive_buffer = 200_000;
         let flow = go(&dark(scenario, &[(5, 100)]), 1).flows.remove(0);
-        assert!(flow.complete, "{flow:?}");
+        assert!(flow.finished, "{flow:?}");
         (flow.splitters[0].most_bytes, flow.legs[0].bytes_sent)
     };
     let ((free, _), (bounded, sent)) = (held(None), held(Some(MB)));

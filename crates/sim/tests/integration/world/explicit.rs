@@ -80,7 +80,7 @@ fn after_a_pause_the_whole_link_is_there_at_once() {
     let result = go(&scenario, 1);
     // 4.1 s of transmission, the handshake, the first window and the last acknowledgement.
     for flow in &result.flows {
-        assert!(flow.complete && flow.seconds < 6.5, "{flow:?}");
+        assert!(flow.finished && flow.seconds < 6.5, "{flow:?}");
     }
 }
 

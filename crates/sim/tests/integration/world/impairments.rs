@@ -27,7 +27,7 @@ fn impaired(impairments: Impairments) -> Scenario {
 
 fn assert_whole(result: &RunResult) {
     let flow = &result.flows[0];
-    assert_eq!((flow.bytes, flow.complete, flow.end), (MB, true, Some("finished")));
+    assert_eq!((flow.bytes, flow.finished, flow.end), (MB, true, Some("closed")));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_corrupted_segment_is_discarded_by_its_receiver_and_sent_again() {
     assert_whole(&result);
     assert!(result.flows[0].retransmissions > 5, "{result:?}");
     assert_eq!(result.links[0].forward.dropped_total(), 0, "the link has delivered all of them");
-    assert!(!go(&impaired(corrupt(1.0)), 1).flows[0].complete);
+    assert!(!go(&impaired(corrupt(1.0)), 1).flows[0].finished);
 }
 
 #[test]

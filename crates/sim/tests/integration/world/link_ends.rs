@@ -111,7 +111,7 @@ fn agents_that_let_everything_pass_change_nothing_to_the_last_event_and_packet()
     for seed in 1..4 {
         let (mut log, mut expected_log) = (Log::default(), Log::default());
         let (mut result, expected) = (run(&with, seed, &mut log), run(&without, seed, &mut expected_log));
-        assert!(expected.flows.iter().all(|flow| flow.complete), "{expected:?}");
+        assert!(expected.flows.iter().all(|flow| flow.finished), "{expected:?}");
         let ends: Vec<usize> = result.links.iter().map(|link| link.ends.len()).collect();
         assert_eq!(ends, [1, 2, 0]);
         result.links.iter_mut().for_each(|link| link.ends.clear());
@@ -125,7 +125,7 @@ fn a_gateways_retransmission_takes_the_route_of_the_original() {
     let mut scenario = snooped(0.01, snoop());
     outlast(&mut scenario);
     let result = go(&scenario, 1);
-    assert!(result.flows[0].complete, "{result:?}");
+    assert!(result.flows[0].finished, "{result:?}");
     let snoop = counters(&result.links[SATELLITE]);
     assert!(snoop.retransmitted > 10, "{snoop:?}");
     let [before, satellite, behind, _] = &result.links[..] else { panic!() };
@@ -150,7 +150,7 @@ fn a_link_end_wakes_without_a_packet() {
     scenario.links[SATELLITE].config.forward.outages = [outage].into_iter().collect();
     let result = go(&scenario, 1);
     let snoop = counters(&result.links[SATELLITE]);
-    assert!(result.flows[0].complete && snoop.timed_out > 0, "{snoop:?}, {result:?}");
+    assert!(result.flows[0].finished && snoop.timed_out > 0, "{snoop:?}, {result:?}");
 }
 
 /// The packets told of, by link and direction, as how many were offered, and delivered.
@@ -318,7 +318,7 @@ fn with_each_agent_everything_arrives_and_results_are_the_same_on_any_number_of_
             pool.install(|| plan.run(job, |_| {})).unwrap()
         };
         let alone = results(1);
-        assert!(alone.iter().flat_map(|run| &run.result.flows).all(|flow| flow.complete), "{agents}");
+        assert!(alone.iter().flat_map(|run| &run.result.flows).all(|flow| flow.finished), "{agents}");
         assert!(alone == results(7), "{agents}");
     }
 }
@@ -333,7 +333,7 @@ fn between_two_arqs_all_packets_get_through_and_only_frames_with_a_packet_are_to
     let mut told = FateCounts::default();
     let result = run(&scenario, 1, &mut told);
     let [before, satellite, behind, _] = &result.links[..] else { panic!() };
-    assert!(result.flows[0].complete && satellite.forward.dropped.packet_error > 10, "{result:?}");
+    assert!(result.flows[0].finished && satellite.forward.dropped.packet_error > 10, "{result:?}");
     assert_eq!(behind.forward.offered, before.forward.delivered);
     assert_eq!(before.reverse.offered, behind.reverse.delivered);
     for (index, way) in [satellite.forward, satellite.reverse].iter().enumerate() {

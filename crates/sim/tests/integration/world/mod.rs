@@ -45,7 +45,7 @@ fn a_download_over_a_clean_geo_link_arrives_whole_and_takes_the_time_of_slow_sta
     scenario.flows.push(flow(&scenario, Some(10 * MB), Config::default()));
     let result = go(&scenario, 1);
     let flow = &result.flows[0];
-    assert_eq!((flow.bytes, flow.complete, flow.end), (10 * MB, true, Some("finished")));
+    assert_eq!((flow.bytes, flow.finished, flow.end), (10 * MB, true, Some("closed")));
     // 8.3 s of transmission, and six round trips or so of handshake and slow start.
     assert!((10.0..25.0).contains(&flow.seconds), "{flow:?}");
 }
@@ -68,7 +68,7 @@ fn a_splitter_forwards_everything_and_holds_no_more_than_its_buffers() {
     scenario.flows.push(split_at(whole, 1, 300_000, hybla));
     let result = go(&scenario, 1);
     let flow = &result.flows[0];
-    assert_eq!((flow.bytes, flow.complete, flow.end), (4 * MB, true, Some("finished")));
+    assert_eq!((flow.bytes, flow.finished, flow.end), (4 * MB, true, Some("closed")));
     let held = flow.splitters[0];
     assert!((300_000..=800_000).contains(&held.most_bytes), "{held:?}");
     assert!(held.mean_bytes > 100_000.0, "{held:?}");
@@ -81,7 +81,7 @@ fn at_one_loss_in_a_hundred_everything_arrives_with_every_congestion_control() {
         let config = Config { congestion: congestion.parse().unwrap(), ..Config::default() };
         scenario.flows.push(flow(&scenario, Some(2 * MB), config));
         let flow = &go(&scenario, 3).flows[0];
-        assert_eq!((flow.bytes, flow.end), (2 * MB, Some("finished")), "{congestion}");
+        assert_eq!((flow.bytes, flow.end), (2 * MB, Some("closed")), "{congestion}");
         assert!(flow.retransmissions > 10, "{congestion}: {flow:?}");
     }
 }

@@ -75,7 +75,7 @@ fn nearly_all_of_what_the_link_loses_is_repaired_and_comes_in_order() {
     let settings = ["link.satellite.per=5%", "link.satellite.protect.class=bulk", "flow.download.bytes=20MB"];
     let result = go(&scenario(&settings), 2);
     let (flow, call) = (&result.flows[0], &result.udp[0].receivers[0]);
-    assert!(flow.complete, "{flow:?}");
+    assert!(flow.finished, "{flow:?}");
     // What is skipped is all that TCP has to send again; what overtakes nothing is not sent twice.
     assert!(flow.retransmissions * 200 < flow.legs[0].segments, "{flow:?}");
     assert!(call.lost * 200 < call.received && call.duplicates == 0, "{call:?}");
@@ -115,7 +115,7 @@ fn frames_that_are_duplicated_reordered_or_damaged_deliver_nothing_twice_or_wron
         "flow.download.bytes=5MB",
     ];
     let result = go(&scenario(&impaired), 4);
-    assert!(result.flows[0].complete && result.udp[0].receivers[0].duplicates == 0, "{result:?}");
+    assert!(result.flows[0].finished && result.udp[0].receivers[0].duplicates == 0, "{result:?}");
     let [_, terminal] = ends(&result.links[SATELLITE]);
     assert!(terminal.refused > 0, "{terminal:?}");
 }
@@ -128,6 +128,6 @@ fn packets_find_their_way_over_several_legs_in_both_directions() {
     upload.legs[0].path = (0..3).rev().map(|link| Hop { link, forward: false }).collect();
     scenario.flows.push(upload);
     let result = go(&scenario, 1);
-    assert!(result.flows.iter().all(|flow| flow.complete), "{result:?}");
+    assert!(result.flows.iter().all(|flow| flow.finished), "{result:?}");
     assert!(result.links.iter().all(|link| ends(link).iter().all(|end| end.delivered > 0)), "{result:?}");
 }

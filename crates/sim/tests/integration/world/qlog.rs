@@ -40,7 +40,7 @@ fn logs(folder: &Path) -> Vec<Vec<Value>> {
     let settings = &["flow.split.bytes=2MB", "link.satellite.per=3%"];
     let content = TraceContent { qlog: true, ..TraceContent::default() };
     let (scenario, result) = traced(folder, "geo-download.toml", settings, content);
-    assert!(result.flows[0].complete && result.flows[0].retransmissions > 10, "{result:?}");
+    assert!(result.flows[0].finished && result.flows[0].retransmissions > 10, "{result:?}");
     let name = &scenario.flows[0].name;
     let legs = 1..=scenario.flows[0].legs.len();
     legs.map(|leg| records(&folder.join(format!("{name}-{leg}.sqlog")))).collect()

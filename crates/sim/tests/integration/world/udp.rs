@@ -99,7 +99,7 @@ fn a_flow_has_what_a_stream_leaves_and_the_run_ends_with_it() {
         scenario.flows.push(flow(&scenario, Some(20_000_000), Config::default()));
         scenario.udp.extend(kbps.map(|kbps| stream(kbps, 600, &[(1, &[0])])));
         let result = go(&scenario, 2);
-        assert!(result.flows[0].complete && result.seconds < 100.0, "{result:?}");
+        assert!(result.flows[0].finished && result.seconds < 100.0, "{result:?}");
         result.flows[0].goodput_bps
     };
     let (alone, beside) = (goodput(None), goodput(Some(4000)));

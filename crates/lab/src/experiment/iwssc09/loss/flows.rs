@@ -84,14 +84,14 @@ pub(super) fn on_kernel(lab: &Lab<'_>) -> Result<Output, Error> {
 
 fn takes_longer(xcp: &Runs, p_xcp: &Runs) -> Claim {
     let mut flows = [xcp, p_xcp].into_iter().flat_map(Runs::results).flat_map(|run| &run.flows);
-    let complete = flows.all(|flow| flow.complete);
+    let finished = flows.all(|flow| flow.finished);
     Claim::stated(
         "Flows that come and go: with XCP a flow takes at least 5% longer than with P-XCP, both over \
          Slow-but-Steady",
         TEXT,
     )
     .with(Range::at_least(1.05).of_ratio(&time(xcp), &time(p_xcp)))
-    .noting(if complete { "all flows complete" } else { "not all flows complete" })
+    .noting(if finished { "all flows finished" } else { "not all flows finished" })
 }
 
 fn table(cases: &[(usize, usize)], runs: &[Runs]) -> Table {
