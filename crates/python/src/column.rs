@@ -8,7 +8,8 @@ use pyo3::exceptions::{PyAttributeError, PyIndexError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// A column. `numpy.asarray` takes one of numbers without a copy; where values are missing, as floats with NaN.
+/// A column. `numpy.asarray` takes one of numbers without a copy; where values are missing, as floats with
+/// NaN.
 #[pyclass(frozen, sequence, module = "bentpipe._core")]
 pub(crate) struct Column {
     values: ArrayRef,

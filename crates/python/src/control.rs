@@ -39,8 +39,8 @@ impl From<&Acked> for Ack {
     }
 }
 
-/// The object of a connection, with what it said last: the sender asks for its window far more often than anything
-/// happens to it.
+/// The object of a connection, with what it said last: the sender asks for its window far more often than
+/// anything happens to it.
 #[derive(Debug)]
 pub(crate) struct PythonControl {
     /// `None` where it could not be made.

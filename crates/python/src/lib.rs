@@ -1,4 +1,5 @@
-//! The compiled half of the Python package `bentpipe`. The other half, in `python/bentpipe`, has what users see.
+//! The compiled half of the Python package `bentpipe`. The other half, in `python/bentpipe`, has what users
+//! see.
 //!
 //! Everything here takes checked, simple arguments: texts, numbers, lists of pairs. The interpreter's lock is
 //! released while a scenario runs.
@@ -8,6 +9,7 @@ mod control;
 mod effect;
 mod errors;
 mod outside;
+mod piece;
 mod plan;
 mod radius;
 mod running;

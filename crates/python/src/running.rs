@@ -10,7 +10,7 @@ use bentpipe_sim::sweep::Plan;
 use bentpipe_sim::tables::ResultTable;
 use pyo3::prelude::*;
 
-use crate::plan::Piece;
+use crate::piece::Piece;
 use crate::table::Table;
 
 /// A sweep that is being run.
@@ -64,8 +64,8 @@ impl Running {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// The next piece that is done, in whatever order; `None` if there was none within `seconds`, or if there will
-    /// be none any more: `is_over` tells.
+    /// The next piece that is done, in whatever order; `None` if there was none within `seconds`, or if there
+    /// will be none any more: `is_over` tells.
     fn next(&self, py: Python<'_>, seconds: f64) -> PyResult<(Option<Done>, bool)> {
         let wait = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let received = py.detach(|| {

@@ -36,8 +36,8 @@ type Controls = Vec<(String, Py<PyAny>)>;
 /// A link's name, its direction `forward` or `reverse`, and the object.
 type Effects = Vec<(String, String, Py<PyAny>)>;
 
-/// Runs a scenario. `trace`: with samples. `congestion`: what makes the congestion controls that the scenario calls
-/// `custom:NAME`. `effects`: what else happens to the packets of a direction.
+/// Runs a scenario. `trace`: with samples. `congestion`: what makes the congestion controls that the scenario
+/// calls `custom:NAME`. `effects`: what else happens to the packets of a direction.
 #[pyfunction]
 #[pyo3(signature = (source, settings, seed, trace, congestion, effects))]
 pub(crate) fn simulate(

@@ -1,5 +1,5 @@
-//! Parts of a run that are not part of the simulator: congestion controls and effects of links from outside, for
-//! experiments.
+//! Parts of a run that are not part of the simulator: congestion controls and effects of links from outside,
+//! for experiments.
 
 use std::collections::BTreeMap;
 

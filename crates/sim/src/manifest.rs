@@ -60,8 +60,8 @@ pub struct Manifest {
     pub version: String,
     /// The scenario's path, or what errors call it.
     pub scenario: String,
-    /// SHA-256 of the scenario's text, in hexadecimal. Files that it names, as traces of outages, are not part of
-    /// it.
+    /// SHA-256 of the scenario's text, in hexadecimal. Files that it names, as traces of outages, are not
+    /// part of it.
     pub scenario_sha256: String,
     /// The runs, in order.
     pub runs: Vec<Entry>,

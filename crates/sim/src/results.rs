@@ -140,7 +140,8 @@ pub struct LinkResult {
     pub forward: Counters,
     /// From its second node to its first.
     pub reverse: Counters,
-    /// Its ends at which there are agents, an ARQ or a protected leg, that at the first node before that at the second.
+    /// Its ends at which there are agents, an ARQ or a protected leg, that at the first node before that at
+    /// the second.
     #[serde(rename = "stations", skip_serializing_if = "Vec::is_empty")]
     pub ends: Vec<LinkEndResult>,
 }
@@ -231,8 +232,8 @@ impl FlowResult {
         if self.finished { "finished" } else { self.end.unwrap_or("unfinished") }
     }
 
-    /// From its opening to its last byte, in seconds; `None` if it is not finished: a run that ended before says
-    /// nothing of how long it would have taken.
+    /// From its opening to its last byte, in seconds; `None` if it is not finished: a run that ended before
+    /// says nothing of how long it would have taken.
     pub fn completion_s(&self) -> Option<f64> {
         self.finished.then_some(self.seconds)
     }

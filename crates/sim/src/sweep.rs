@@ -98,8 +98,8 @@ impl Plan {
     /// The product of all sweeps, those of the file and `sweeps`; a parameter in `fixed` has that value
     /// throughout.
     ///
-    /// Settings from outside take precedence: what `fixed` or `sweeps` set is left out of the file's sweeps and
-    /// cases, and cases in `sweeps` replace those of the file.
+    /// Settings from outside take precedence: what `fixed` or `sweeps` set is left out of the file's sweeps
+    /// and cases, and cases in `sweeps` replace those of the file.
     ///
     /// # Errors
     /// A parameter in two sweeps; more than [`MAX_POINTS`] or [`MAX_RESULTS`]; the first point that is not a

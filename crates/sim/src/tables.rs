@@ -7,8 +7,8 @@ use crate::results::{FlowResult, LegResult, LinkResult, RunResult};
 use crate::scenario::Scenario;
 
 /// One of the tables of a run's results. The columns have the names of the keys of `bentpipe sim --json`, but
-/// for those that say to what a row belongs (`flow`, `leg`, `link`, `direction`, `node`, `stream`): they are as in
-/// the files of a trace.
+/// for those that say to what a row belongs (`flow`, `leg`, `link`, `direction`, `node`, `stream`): they are
+/// as in the files of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultTable {
     /// A row for each flow.

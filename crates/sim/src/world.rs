@@ -38,11 +38,12 @@ pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> RunRe
     run_with(scenario, seed, observer, Extensions::default())
 }
 
-/// Runs a scenario with congestion controls and effects of links from outside. The same scenario and seed give the
-/// same result if these do.
+/// Runs a scenario with congestion controls and effects of links from outside. The same scenario and seed
+/// give the same result if these do.
 ///
 /// # Panics
-/// If the scenario names a congestion control that is not among them, or an effect a link that it does not have.
+/// If the scenario names a congestion control that is not among them, or an effect a link that it does not
+/// have.
 pub fn run_with(
     scenario: &Scenario,
     seed: u64,

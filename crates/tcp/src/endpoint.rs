@@ -79,8 +79,8 @@ impl Endpoint {
         Self::new(config, initial_sequence, State::Listen)
     }
 
-    /// The same with a congestion control from outside, for this connection and those that take its place. Its
-    /// configuration names [`Algorithm::Custom`](crate::congestion::Algorithm::Custom).
+    /// The same with a congestion control from outside, for this connection and those that take its place.
+    /// Its configuration names [`Algorithm::Custom`](crate::congestion::Algorithm::Custom).
     pub fn with_control(mut self, factory: ControlFactory) -> Self {
         self.sender.factory = Some(factory);
         self

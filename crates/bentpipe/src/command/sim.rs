@@ -42,8 +42,8 @@ pub(crate) struct Sim {
     /// Set a parameter: link.satellite.per=1%, flow.download.bytes=10MB, tcp.space.rto.max=10s.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Run with each of these values of a parameter; several sweeps are multiplied. KEY+KEY=VALUE+VALUE,… sets
-    /// parameters together; case=NAME:KEY=VALUE+KEY=VALUE,… are named cases.
+    /// Run with each of these values of a parameter; several sweeps are multiplied. KEY+KEY=VALUE+VALUE,…
+    /// sets parameters together; case=NAME:KEY=VALUE+KEY=VALUE,… are named cases.
     #[arg(long = "sweep", value_name = "KEY=VALUE,…")]
     sweeps: Vec<String>,
     /// Write windows, timers, queues and bytes over time as CSV files into this folder.
@@ -64,8 +64,8 @@ pub(crate) struct Sim {
     /// scenario. Of one run only.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Write a list of all runs to a JSON file: settings, seed, version, the scenario's SHA-256, and what became
-    /// of each.
+    /// Write a list of all runs to a JSON file: settings, seed, version, the scenario's SHA-256, and what
+    /// became of each.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
     /// Print one JSON document instead of the tables.

@@ -15,16 +15,16 @@ pub struct PassingPacket {
     pub departure: Time,
     /// Its length on the wire.
     pub wire_bytes: u64,
-    /// How long it is on its way after that; the effect may change it. Where a later packet would arrive before an
-    /// earlier one, it overtakes.
+    /// How long it is on its way after that; the effect may change it. Where a later packet would arrive
+    /// before an earlier one, it overtakes.
     pub delay: Duration,
-    /// Whether it is lost; the effect may lose it, and it then counts as a packet error. What another effect has
-    /// lost stays lost.
+    /// Whether it is lost; the effect may lose it, and it then counts as a packet error. What another effect
+    /// has lost stays lost.
     pub is_lost: bool,
 }
 
-/// Something else that happens to the packets of a direction, after the effects of the link itself. The queue's
-/// drops do not come to it.
+/// Something else that happens to the packets of a direction, after the effects of the link itself. The
+/// queue's drops do not come to it.
 pub trait CustomEffect: Debug + Send {
     /// Acts on a packet. Packets come in the order in which they were offered.
     fn apply(&mut self, packet: &mut PassingPacket);

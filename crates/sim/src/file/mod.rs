@@ -160,8 +160,8 @@ impl Source {
         Ok(Self { directory, document, sweeps, custom: Vec::new() })
     }
 
-    /// The same where the TCP parameters may name these congestion controls from outside, as `custom:NAME`. Only
-    /// [`run_with`](crate::run_with) runs such a scenario.
+    /// The same where the TCP parameters may name these congestion controls from outside, as `custom:NAME`.
+    /// Only [`run_with`](crate::run_with) runs such a scenario.
     pub fn with_custom(self, names: impl IntoIterator<Item = String>) -> Self {
         Self { custom: names.into_iter().collect(), ..self }
     }

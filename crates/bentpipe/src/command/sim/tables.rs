@@ -100,7 +100,8 @@ impl Group<'_> {
         row
     }
 
-    /// The mean time over the runs in which the flow was finished: of the others nobody knows how long it takes.
+    /// The mean time over the runs in which the flow was finished: of the others nobody knows how long it
+    /// takes.
     fn completion(&self, index: usize) -> Cell {
         let flows = self.runs.iter().map(|run| &run.result.result.flows[index]);
         let times: Vec<f64> = flows.filter_map(FlowResult::completion_s).collect();

@@ -1,5 +1,5 @@
-//! Sweeps: parameters and the values that they take, in a file's section `[sweep]` or as a text from a command
-//! line.
+//! Sweeps: parameters and the values that they take, in a file's section `[sweep]` or as a text from a
+//! command line.
 
 mod section;
 #[cfg(test)]

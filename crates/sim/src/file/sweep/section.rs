@@ -1,5 +1,5 @@
-//! The section `[sweep]` of a file: lists of values, their keys in quotation marks or nested as TOML has it; lists
-//! of lists where keys are joined by `+`; and `[[sweep.case]]`.
+//! The section `[sweep]` of a file: lists of values, their keys in quotation marks or nested as TOML has it;
+//! lists of lists where keys are joined by `+`; and `[[sweep.case]]`.
 
 use bentpipe_config::{InTable, Node, Place, Problem, Setting, Value};
 

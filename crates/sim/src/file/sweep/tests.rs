@@ -153,10 +153,13 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_sweep_that_can_be_written_or_an_error(text in "(case|a|a\\+b)?=?[a-z0-9,+:=\"'{}\\[\\] ]{0,30}") {
+    fn any_text_is_a_sweep_that_can_be_written_or_an_error(
+        text in "(case|a|a\\+b)?=?[a-z0-9,+:=\"'{}\\[\\] ]{0,30}",
+    ) {
         if let Ok(sweep) = text.parse::<Sweep>() {
             prop_assert_eq!(&sweep.to_string().parse::<Sweep>().unwrap(), &sweep);
-            prop_assert!(sweep.steps.iter().flat_map(|step| &step.settings).all(|setting| !setting.value.is_empty()));
+            let mut settings = sweep.steps.iter().flat_map(|step| &step.settings);
+            prop_assert!(settings.all(|setting| !setting.value.is_empty()));
         }
     }
 }

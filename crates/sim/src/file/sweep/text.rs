@@ -11,8 +11,8 @@ use super::{CASE, Sweep, SweepError};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{text}\" is not a sweep: {why}; write KEY=VALUE,VALUE,…, for example link.satellite.per=0,1e-3,1%, or \
-     KEY+KEY=VALUE+VALUE,… for parameters that are set together, or case=NAME:KEY=VALUE+KEY=VALUE,… for named \
-     cases; a value with + or , in it stands in quotation marks"
+     KEY+KEY=VALUE+VALUE,… for parameters that are set together, or case=NAME:KEY=VALUE+KEY=VALUE,… for \
+     named cases; a value with + or , in it stands in quotation marks"
 )]
 pub struct NotASweep {
     text: String,
