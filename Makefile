@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-ltp bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn conformance neighbours squid unsplit kernels python wheel bench-python setup deny fuzz soak package try-package router openwrt image arm64 clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-ltp bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn conformance neighbours squid unsplit kernels python wheel bench-python setup deny fuzz soak package try-package router openwrt image arm64 web clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,7 @@ demo: setup ## a download over a GEO satellite, with and without bentpipe
 
 test: setup lint deny ## everything that CI runs
 	@scripts/setup-peers chromium || echo "Without Chromium the tests of the live page are skipped."
+	@scripts/setup-peers web || echo "Without Rust for WebAssembly, the tests of the simulator in a browser are skipped."
 	@scripts/setup-peers prometheus || echo "Without Prometheus, the tests that load the alerts and the dashboard's queries are skipped."
 	@scripts/setup-peers readers || echo "Without systemd-analyze, mandoc, zsh, fish, tshark and tcpdump, the tests of units, manual pages, completions and captures are skipped."
 	$(CARGO) test --workspace --locked
@@ -93,6 +94,10 @@ page-pictures: setup ## pictures of the live page: over an emulated GEO link for
 		$(CARGO) test --locked -p bentpipe --test root live_page::pictures
 	mkdir -p target/page-pictures
 	PAGE_PICTURES="$(CURDIR)/target/page-pictures" $(CARGO) test --locked -p bentpipe-admin --test integration live_page::pictures
+
+web: setup ## the simulator in a browser, one page that needs nothing else: target/web/bentpipe.html
+	@scripts/setup-peers web
+	scripts/web
 
 railway: setup ## a train at 180 km/h with this machine's TCP through the proxy: 32 minutes
 	$(CARGO) build --release --locked -p bentpipe

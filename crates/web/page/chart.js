@@ -22,7 +22,9 @@ function niceAbove(value) {
   return power * [1, 1.5, 2, 3, 4, 6, 8, 10].find((digit) => digit * power >= value * 0.9999);
 }
 
-const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200];
+const STEPS = [
+  0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200,
+];
 
 // Times of ticks on an axis of this length with room for so many.
 function ticks(end, room) {
@@ -50,7 +52,8 @@ export class Chart {
     const pattern = draw("pattern", {
       id: this.#hatch, ...size, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)",
     });
-    pattern.append(draw("rect", { class: "hatch", ...size }), draw("line", { class: "hatch-line", x1: 1, x2: 1, y2: 6 }));
+    const line = draw("line", { class: "hatch-line", x1: 1, x2: 1, y2: 6 });
+    pattern.append(draw("rect", { class: "hatch", ...size }), line);
     const definitions = draw("defs");
     definitions.append(clip, pattern);
     this.back = draw("g");
@@ -75,18 +78,21 @@ export class Chart {
     const top = niceAbove(Math.max(most(series.map(({ values }) => most(values))), ...levels, 1));
     const x = (time) => (time / end) * width;
     const y = (value) => HEIGHT - (value / top) * (HEIGHT - 16);
-    const path = (points) => "M" + points.map(([time, value]) => x(time).toFixed(1) + " " + y(value).toFixed(1)).join("L");
+    const place = ([time, value]) => x(time).toFixed(1) + " " + y(value).toFixed(1);
+    const path = (points) => "M" + points.map(place).join("L");
     const curve = (one) => draw("path", {
       class: "curve " + one.pen, d: path(times.map((time, index) => [time, one.values[index]])),
     });
-    const back = [0, top / 2, top].map((level) => draw("line", { class: "grid", x1: 0, x2: width, y1: y(level), y2: y(level) }));
+    const grid = (ends) => draw("line", { class: "grid", ...ends });
+    const back = [0, top / 2, top].map((level) => grid({ x1: 0, x2: width, y1: y(level), y2: y(level) }));
     const marks = ticks(end, Math.max(2, width / 90));
-    back.push(...marks.map((time) => draw("line", { class: "grid", x1: x(time), x2: x(time), y1: 0, y2: HEIGHT })));
+    back.push(...marks.map((time) => grid({ x1: x(time), x2: x(time), y1: 0, y2: HEIGHT })));
     back.push(...outages.map(({ start_s: start, seconds }) => draw("rect", {
       x: x(start), width: Math.max(1.5, x(Math.min(end, start + seconds)) - x(start)), y: 0, height: HEIGHT,
       fill: `url(#${this.#hatch})`,
     })));
-    back.push(...guides.map((guide) => draw("path", { class: "curve faint limit", d: path(guide.points(end)) })));
+    const limit = (guide) => draw("path", { class: "curve faint limit", d: path(guide.points(end)) });
+    back.push(...guides.map(limit));
     this.back.replaceChildren(...back);
     this.coming.replaceChildren(...series.map(curve));
     this.past.replaceChildren(...series.map(curve));

@@ -26,8 +26,8 @@ async function run() {
   element("command").textContent = `bentpipe sim scenario.toml --seed ${seed} --json`;
   state("waiting", "running");
   try {
-    const answer = await simulator.run(text.value, seed, (part) => state("waiting", `running, ${Math.floor(100 * part)}%`));
-    const run = JSON.parse(answer);
+    const progress = (part) => state("waiting", `running, ${Math.floor(100 * part)}%`);
+    const run = JSON.parse(await simulator.run(text.value, seed, progress));
     view.show(run);
     player.start();
     const sweep = run.points > 1 ? `; the first of ${run.points} points of its sweep` : "";
@@ -65,7 +65,8 @@ function slider(setting) {
   const control = make("div", "control");
   const label = make("label", "", setting.label);
   const output = make("output");
-  const input = Object.assign(make("input"), { type: "range", min: 0, max: setting.options.length - 1, step: 1 });
+  const range = { type: "range", min: 0, max: setting.options.length - 1, step: 1 };
+  const input = Object.assign(make("input"), range);
   input.id = label.htmlFor = output.htmlFor = "set-" + setting.name;
   const show = () => {
     const option = setting.options.find(({ value }) => value === settings[setting.name]);
@@ -87,7 +88,8 @@ function menu(setting) {
   const label = make("label", "", setting.label);
   const input = make("select");
   input.id = label.htmlFor = "set-" + setting.name;
-  input.append(...setting.options.map(({ value, text }) => Object.assign(make("option", "", text), { value })));
+  const option = ({ value, text }) => Object.assign(make("option", "", text), { value });
+  input.append(...setting.options.map(option));
   input.addEventListener("change", () => {
     settings[setting.name] = input.value;
     later();

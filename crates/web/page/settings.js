@@ -22,7 +22,8 @@ export const SETTINGS = [
   { group: "Satellite link", name: "rate", label: "Rate", slider: true, initial: 10,
     options: list([0.128, 0.256, 0.512, 1, 2, 5, 10, 20, 50, 100, 200], rate) },
   { group: "Satellite link", name: "rtt", label: "Round trip (RTT)", slider: true, initial: 600,
-    options: list([20, 40, 80, 150, 300, 600, 1200, 2500, 5000], (ms) => `${ms} ms${ORBITS.get(ms) ?? ""}`) },
+    options: list([20, 40, 80, 150, 300, 600, 1200, 2500, 5000],
+      (ms) => `${ms} ms${ORBITS.get(ms) ?? ""}`) },
   { group: "Satellite link", name: "per", label: "Packet error rate (PER)", slider: true, initial: 0.01,
     options: list([0, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.02, 0.05, 0.1], percent) },
   { group: "Satellite link", name: "queue", label: "Queue", slider: true, initial: 1,
@@ -30,7 +31,8 @@ export const SETTINGS = [
   { group: "Outage", name: "start", label: "Start", slider: true, initial: 5,
     options: list([0, 1, 2, 3, 5, 8, 10, 15, 20, 30, 60, 120], (seconds) => `${seconds} s`) },
   { group: "Outage", name: "length", label: "Length", slider: true, initial: 0,
-    options: list([0, 0.1, 0.5, 1, 2, 5, 10, 20, 60, 300], (seconds) => seconds ? `${seconds} s` : "no outage") },
+    options: list([0, 0.1, 0.5, 1, 2, 5, 10, 20, 60, 300],
+      (seconds) => seconds ? `${seconds} s` : "no outage") },
   { group: "Download", name: "size", label: "Size", slider: true, initial: 10,
     options: list([0.1, 0.3, 1, 3, 10, 30, 100, 300], (mb) => `${mb} MB`) },
   { group: "TCP", name: "paths", label: "Paths", initial: "both", options: [
@@ -38,7 +40,8 @@ export const SETTINGS = [
     { value: "split", text: "split at the gateway" },
     { value: "end-to-end", text: "end to end" },
   ] },
-  { group: "TCP", name: "leg", label: "Split: on the satellite", initial: "explicit", options: choices(CONTROLS) },
+  { group: "TCP", name: "leg", label: "Split: on the satellite", initial: "explicit",
+    options: choices(CONTROLS) },
   { group: "TCP", name: "ends", label: "End to end", initial: "cubic", options: choices(CONTROLS.slice(1)) },
 ];
 
@@ -52,7 +55,8 @@ export function scenario(settings) {
   if (wants("end-to-end")) parts.push(links(settings, "2", false));
   if (wants("split")) parts.push(tcp("space", settings.leg));
   if (wants("end-to-end")) parts.push(tcp("ends", settings.ends));
-  if (wants("split")) parts.push(flow("split", "", settings, "linux-stock", 'split = [{ at = "gateway", tcp = "space" }]\n'));
+  const splitter = 'split = [{ at = "gateway", tcp = "space" }]\n';
+  if (wants("split")) parts.push(flow("split", "", settings, "linux-stock", splitter));
   if (wants("end-to-end")) parts.push(flow("end-to-end", "2", settings, "ends", ""));
   return parts.join("\n");
 }

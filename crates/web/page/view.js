@@ -35,18 +35,21 @@ export class View {
 
   #draw() {
     const { times, end, curves, limits, outages } = this.#document;
-    const width = Math.max(200, this.#root.clientWidth - 2 * parseFloat(getComputedStyle(this.#root).paddingLeft));
+    const padding = parseFloat(getComputedStyle(this.#root).paddingLeft);
+    const width = Math.max(200, this.#root.clientWidth - 2 * padding);
     const flows = curves.flows;
-    const received = flows.map((flow, index) => ({ name: flow.name, values: flow.received, pen: pen(index) }));
-    const windows = flows.map((flow, index) => ({
-      name: flow.name, values: flow.legs[flow.legs.length - 1].cwnd, pen: pen(index),
-    }));
-    const common = { times, end, outages };
-    this.#charts[0].show({ ...common, series: received, guides: this.#limit(limits, most(received.map(({ values }) => most(values)))) }, width, false);
+    const one = (values) => (flow, index) => ({ name: flow.name, values: values(flow), pen: pen(index) });
+    const curve = (values) => flows.map(one(values));
+    const received = curve((flow) => flow.received);
+    const windows = curve((flow) => flow.legs[flow.legs.length - 1].cwnd);
+    const total = most(received.map(({ values }) => most(values)));
     const bdp = limits[0]?.bdp_bytes;
-    const level = bdp ? [{ name: "bandwidth-delay product", top: bdp, points: (end) => [[0, bdp], [end, bdp]] }] : [];
-    this.#charts[1].show({ ...common, series: windows, guides: level }, width, false);
-    this.#charts[2].show({ ...common, series: queues(curves.links, limits.slice(0, flows.length)), guides: [] }, width, true);
+    const level = { name: "bandwidth-delay product", top: bdp, points: (end) => [[0, bdp], [end, bdp]] };
+    const common = { times, end, outages, guides: [] };
+    const waiting = queues(curves.links, limits.slice(0, flows.length));
+    this.#charts[0].show({ ...common, series: received, guides: this.#limit(limits, total) }, width, false);
+    this.#charts[1].show({ ...common, series: windows, guides: bdp ? [level] : [] }, width, false);
+    this.#charts[2].show({ ...common, series: waiting }, width, true);
     this.moveTo(this.time ?? end);
   }
 
@@ -54,7 +57,8 @@ export class View {
   #limit(limits, total) {
     const bps = limits[0]?.bps;
     if (!bps || !total) return [];
-    const outages = [...this.#document.outages].filter(({ link }) => link === this.#document.outages[0].link);
+    const path = this.#document.outages[0]?.link;
+    const outages = this.#document.outages.filter(({ link }) => link === path);
     const points = (end) => {
       const line = [[0, 0]];
       const until = (time) => {
@@ -85,7 +89,8 @@ export class View {
     this.flows = curves.flows.slice(0, MOST_FIGURES).map((flow) => figure(flow.name, ""));
     this.gain = this.flows.length === 2 ? figure("Gain by splitting", "") : null;
     if (curves.flows[0]?.name !== "split") this.gain = null;
-    this.#figures.replaceChildren(...[...this.flows, this.gain].filter(Boolean).map(({ element }) => element));
+    const all = [...this.flows, this.gain].filter(Boolean);
+    this.#figures.replaceChildren(...all.map(({ element }) => element));
   }
 
   // Shows the state at a time, in seconds.
@@ -97,7 +102,8 @@ export class View {
     const rates = this.flows.map((figure, number) => this.#showFlow(figure, number, time, index));
     if (this.gain) {
       const gain = rates[0] / rates[1];
-      this.gain.big.textContent = Number.isFinite(gain) && gain > 0 ? "×" + gain.toFixed(gain < 10 ? 1 : 0) : "–";
+      const isKnown = Number.isFinite(gain) && gain > 0;
+      this.gain.big.textContent = isKnown ? "×" + gain.toFixed(gain < 10 ? 1 : 0) : "–";
       this.gain.small.textContent = "goodput until now, split to end to end";
     }
   }
@@ -128,7 +134,8 @@ export class View {
     const { results, curves } = this.#document;
     const flows = results.flows.slice(0, MOST_FIGURES).map((flow) =>
       `${flow.name} ${flow.complete ? span(flow.seconds) : "not complete after " + span(flow.seconds)}`);
-    const rest = curves.all_flows > curves.flows.length ? `; curves of ${curves.flows.length} of ${curves.all_flows} flows` : "";
+    const shown = curves.flows.length;
+    const rest = curves.all_flows > shown ? `; curves of ${shown} of ${curves.all_flows} flows` : "";
     return flows.join(", ") + rest;
   }
 }
@@ -139,7 +146,8 @@ function queues(links, limits) {
     { name, values: forward, key: link + "true" },
     { name: name + " back", values: reverse, key: link + "false" },
   ]);
-  const wanted = new Set(limits.filter((limit) => limit.bottleneck).map(({ bottleneck: { link, forward } }) => link + String(forward)));
+  const bottlenecks = limits.map(({ bottleneck }) => bottleneck).filter(Boolean);
+  const wanted = new Set(bottlenecks.map(({ link, forward }) => link + String(forward)));
   const found = all.filter(({ key }) => wanted.has(key));
   const fullest = () => all.sort((a, b) => most(b.values) - most(a.values)).slice(0, 2);
   return (found.length ? found : fullest()).map((one, index) => ({ ...one, pen: pen(index) }));

@@ -1,5 +1,5 @@
-//! What the page's script calls. WebAssembly passes numbers only, so texts pass through memory: the script asks for
-//! the address of the input, writes it there, runs, and reads the output where it is said to be.
+//! What the page's script calls. WebAssembly passes numbers only, so texts pass through memory: the script
+//! asks for the address of the input, writes it there, runs, and reads the output where it is said to be.
 //!
 //! After a panic the module is of no more use, but its memory still holds the message as the output.
 #![expect(

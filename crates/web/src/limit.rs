@@ -14,12 +14,13 @@ const HEADERS: u16 = 40;
 /// The best that a flow can do.
 #[derive(Debug, Serialize)]
 pub(crate) struct FlowLimit {
-    /// Its goodput, if it had the slowest link of its path to itself: rate × share of payload × (1 − PER). `null`
-    /// where nothing limits it, or where the rate changes with time.
+    /// Its goodput, if it had the slowest link of its path to itself: rate × share of payload × (1 − PER);
+    /// where these change with time, as they are at first. `null` where no link has a rate.
     bps: Option<f64>,
     /// That link.
     bottleneck: Option<Bottleneck>,
-    /// The bandwidth-delay product of its last leg, bytes: the rate of the slowest link times twice the delay.
+    /// The bandwidth-delay product of its last leg, bytes: the rate of the slowest link times twice the
+    /// delay.
     bdp_bytes: Option<f64>,
 }
 
