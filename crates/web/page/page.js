@@ -36,8 +36,12 @@ async function run() {
     if (error instanceof Stopped) return;
     player.pause();
     state("failed", "not run");
-    element("notice").textContent = error.message;
-    element("notice").hidden = false;
+    // Beside what is wrong.
+    const notice = element("notice");
+    if (isEdited) text.after(notice);
+    else document.querySelector("main").before(notice);
+    notice.textContent = error.message;
+    notice.hidden = false;
     select(error.message);
   }
 }
@@ -52,10 +56,16 @@ function select(message) {
   text.setSelectionRange(before, before + (lines[line - 1]?.length ?? 0));
 }
 
+// While the text is another than that of the sliders, they are off: they would overwrite it.
+function edited(is) {
+  isEdited = is;
+  element("discard").hidden = element("off").hidden = !is;
+  for (const { input } of controls) input.disabled = is;
+}
+
 // Runs when the sliders rest.
 function later() {
-  isEdited = false;
-  element("discard").hidden = true;
+  edited(false);
   text.value = scenario(settings);
   clearTimeout(waiting);
   waiting = setTimeout(run, 120);
@@ -80,7 +90,7 @@ function slider(setting) {
     later();
   });
   control.append(label, output, input);
-  return { control, show };
+  return { control, input, show };
 }
 
 function menu(setting) {
@@ -95,7 +105,7 @@ function menu(setting) {
     later();
   });
   control.append(label, input);
-  return { control, show: () => (input.value = settings[setting.name]) };
+  return { control, input, show: () => (input.value = settings[setting.name]) };
 }
 
 function seedField() {
@@ -126,9 +136,9 @@ const controls = SETTINGS.map((setting) => {
   groups.get(setting.group).append(control.control);
   return control;
 });
-controls.push(seedField());
-groups.get("Download").append(controls[controls.length - 1].control);
-const showAll = () => controls.forEach(({ show }) => show());
+const seeds = seedField();
+groups.get("Download").append(seeds.control);
+const showAll = () => [...controls, seeds].forEach(({ show }) => show());
 
 element("settings").addEventListener("submit", (event) => event.preventDefault());
 element("reset").addEventListener("click", () => {
@@ -137,10 +147,7 @@ element("reset").addEventListener("click", () => {
   showAll();
   later();
 });
-text.addEventListener("input", () => {
-  isEdited = true;
-  element("discard").hidden = false;
-});
+text.addEventListener("input", () => edited(true));
 element("run").addEventListener("click", run);
 element("discard").addEventListener("click", later);
 element("copy").addEventListener("click", async () => {

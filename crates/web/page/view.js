@@ -17,7 +17,7 @@ export class View {
     this.#charts = [
       new Chart(this.#root, "Received", bytes),
       new Chart(this.#root, "Congestion window of the last leg", bytes),
-      new Chart(this.#root, "Queue in front of a link", bytes),
+      new Chart(this.#root, "Queue in front of the link", bytes),
     ];
     new ResizeObserver(() => this.#document && this.#draw()).observe(this.#root);
   }
@@ -116,7 +116,8 @@ export class View {
     const leg = flow.legs[flow.legs.length - 1];
     const received = flow.received[index];
     const isOver = result.complete && received >= result.bytes;
-    const bps = isOver ? result.goodput_bps : time > 0 ? (received * 8) / time : 0;
+    const isFinal = isOver || index === flow.received.length - 1;
+    const bps = isFinal ? result.goodput_bps : time > 0 ? (received * 8) / time : 0;
     big.textContent = rate(bps);
     const limit = limits[number].bps;
     const again = flow.legs.reduce((sum, leg) => sum + leg.retransmissions[index], 0);
@@ -131,9 +132,13 @@ export class View {
 
   // One sentence about the end.
   summary() {
-    const { results, curves } = this.#document;
-    const flows = results.flows.slice(0, MOST_FIGURES).map((flow) =>
-      `${flow.name} ${flow.complete ? span(flow.seconds) : "not complete after " + span(flow.seconds)}`);
+    const { results, curves, limits } = this.#document;
+    const outcome = (flow, number) => {
+      if (flow.complete) return `${flow.name} ${span(flow.seconds)}`;
+      const total = limits[number].bytes === null ? "" : ` of ${bytes(limits[number].bytes)}`;
+      return `${flow.name} ${bytes(flow.bytes)}${total} in ${span(flow.seconds)}`;
+    };
+    const flows = results.flows.slice(0, MOST_FIGURES).map(outcome);
     const shown = curves.flows.length;
     const rest = curves.all_flows > shown ? `; curves of ${shown} of ${curves.all_flows} flows` : "";
     return flows.join(", ") + rest;

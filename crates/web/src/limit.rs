@@ -14,6 +14,8 @@ const HEADERS: u16 = 40;
 /// The best that a flow can do.
 #[derive(Debug, Serialize)]
 pub(crate) struct FlowLimit {
+    /// What it sends; `null` is without end.
+    bytes: Option<u64>,
     /// Its goodput, if it had the slowest link of its path to itself: rate × share of payload × (1 − PER);
     /// where these change with time, as they are at first. `null` where no link has a rate.
     bps: Option<f64>,
@@ -51,6 +53,7 @@ fn of_flow(scenario: &Scenario, flow: &FlowSpec) -> FlowLimit {
     let slowest = goodputs.min_by(|(one, _), (other, _)| one.total_cmp(other));
     let bottleneck = slowest.map(|(_, hop)| Bottleneck { link: hop.link, forward: hop.forward });
     FlowLimit {
+        bytes: flow.bytes,
         bps: slowest.map(|(bps, _)| bps),
         bottleneck,
         bdp_bytes: flow.legs.last().and_then(|leg| bdp(scenario, leg)),

@@ -83,8 +83,11 @@ async fn a_mistake_is_shown_with_its_line_and_key() {
     let selected = "const area = document.getElementById('scenario'); \
                     return area.value.slice(area.selectionStart, area.selectionEnd)";
     assert_eq!(browser.run(selected).await, "rate = \"very much\"");
+    let disabled = "return document.getElementById('set-rate').disabled";
+    assert_eq!(browser.run(disabled).await, true, "a slider would overwrite the text");
     browser.run("document.getElementById('discard').click()").await;
     browser.until("the sliders' scenario again", READY).await;
+    assert_eq!(browser.run(disabled).await, false);
 }
 
 #[tokio::test(flavor = "multi_thread")]
