@@ -112,30 +112,41 @@ local fields = {
     esi = ProtoField.uint24("bentpipe.protect.esi", "ESI, lower 24 bits", base.DEC),
     cid = ProtoField.uint8("bentpipe.protect.cid", "CID", base.DEC),
     ecn = ProtoField.uint8("bentpipe.protect.ecn", "ECN", base.DEC, nil, 0x60),
-    compressed = ProtoField.bytes("bentpipe.protect.compressed", "Packet without the header of its context"),
+    compressed = ProtoField.bytes(
+        "bentpipe.protect.compressed", "Packet without the header of its context"),
     other = ProtoField.bytes("bentpipe.protect.other", "What is no IP packet"),
     repair_key = ProtoField.uint16("bentpipe.protect.repair.key", "Repair key", base.HEX),
     window_first = ProtoField.uint24("bentpipe.protect.window.first", "First ESI, lower 24 bits", base.DEC),
-    window_further = ProtoField.uint16("bentpipe.protect.window.further", "Further ranges", base.DEC, nil, 0xf000),
-    window_length = ProtoField.uint16("bentpipe.protect.window.length", "Length of the first range", base.DEC, nil, 0x0fff),
+    window_further = ProtoField.uint16(
+        "bentpipe.protect.window.further", "Further ranges", base.DEC, nil, 0xf000),
+    window_length = ProtoField.uint16(
+        "bentpipe.protect.window.length", "Length of the first range", base.DEC, nil, 0x0fff),
     range_gap = ProtoField.uint16("bentpipe.protect.range.gap", "Gap (packets)", base.DEC),
     range_length = ProtoField.uint16("bentpipe.protect.range.length", "Length (packets)", base.DEC),
     symbol = ProtoField.bytes("bentpipe.protect.symbol", "Symbol"),
     sent_at = ProtoField.uint32("bentpipe.protect.report.sent_at", "Sent at (us)", base.DEC),
-    echo = ProtoField.uint32("bentpipe.protect.report.echo", "Time of the report that is answered (us)", base.DEC),
+    echo = ProtoField.uint32(
+        "bentpipe.protect.report.echo", "Time of the report that is answered (us)", base.DEC),
     held = ProtoField.uint32("bentpipe.protect.report.held", "Time since that came (us)", base.DEC),
     received = ProtoField.uint64("bentpipe.protect.report.received", "Frames received", base.DEC),
     lost = ProtoField.uint64("bentpipe.protect.report.lost", "Frames lost", base.DEC),
     bursts = ProtoField.uint64("bentpipe.protect.report.bursts", "Bursts of losses", base.DEC),
-    next_latency = ProtoField.uint32("bentpipe.protect.report.next.latency", "Next ESI of its own, latency", base.DEC),
-    next_bulk = ProtoField.uint32("bentpipe.protect.report.next.bulk", "Next ESI of its own, bulk", base.DEC),
-    needs_latency = ProtoField.uint32("bentpipe.protect.report.needs_from.latency", "Needs from ESI, latency", base.DEC),
-    needs_bulk = ProtoField.uint32("bentpipe.protect.report.needs_from.bulk", "Needs from ESI, bulk", base.DEC),
-    requests_first = ProtoField.uint32("bentpipe.protect.report.requests.first", "First ESI requested", base.DEC),
+    next_latency = ProtoField.uint32(
+        "bentpipe.protect.report.next.latency", "Next ESI of its own, latency", base.DEC),
+    next_bulk = ProtoField.uint32(
+        "bentpipe.protect.report.next.bulk", "Next ESI of its own, bulk", base.DEC),
+    needs_latency = ProtoField.uint32(
+        "bentpipe.protect.report.needs_from.latency", "Needs from ESI, latency", base.DEC),
+    needs_bulk = ProtoField.uint32(
+        "bentpipe.protect.report.needs_from.bulk", "Needs from ESI, bulk", base.DEC),
+    requests_first = ProtoField.uint32(
+        "bentpipe.protect.report.requests.first", "First ESI requested", base.DEC),
     requests = ProtoField.uint8("bentpipe.protect.report.requests.ranges", "Ranges requested", base.DEC),
-    confirmations = ProtoField.uint8("bentpipe.protect.report.confirmations", "Contexts confirmed", base.DEC),
+    confirmations = ProtoField.uint8(
+        "bentpipe.protect.report.confirmations", "Contexts confirmed", base.DEC),
     generation = ProtoField.uint16("bentpipe.protect.generation", "Generation", base.DEC),
-    template_length = ProtoField.uint8("bentpipe.protect.template.length", "Length of the template", base.DEC),
+    template_length = ProtoField.uint8(
+        "bentpipe.protect.template.length", "Length of the template", base.DEC),
     template = ProtoField.bytes("bentpipe.protect.template", "Template"),
 }
 protect.fields = fields
@@ -235,7 +246,7 @@ end
 local function read_packet(reader, pinfo, root)
     if reader:remaining() < 1 then return reader:fail() end
     local first = reader.tvb(reader.at, 1):uint()
-    local version = bit.rshift(first, 4)
+    local version = math.floor(first / 16)
     if version == 4 or version == 6 then
         local dissector = version == 4 and ip or ipv6
         -- A packet that ends within its header is an error there.
@@ -264,7 +275,7 @@ local function read_window(reader)
     if not range then return end
     reader.tree:add(fields.window_further, range)
     reader.tree:add(fields.window_length, range)
-    for _ = 1, bit.rshift(range:uint(), 12) do
+    for _ = 1, math.floor(range:uint() / 4096) do
         reader:number(fields.range_gap, 1)
         reader:number(fields.range_length, 1)
     end
@@ -367,7 +378,7 @@ function protect.dissector(tvb, pinfo, root)
     local tree = root:add(protect, tvb(), "bentpipe protected leg, " .. (kinds[kind] or "unknown kind"))
     tree:add(fields.version, tvb(0, 1))
     tree:add(fields.kind, tvb(0, 1))
-    if bit.rshift(first, 4) ~= VERSION or not kinds[kind] then
+    if math.floor(first / 16) ~= VERSION or not kinds[kind] then
         pinfo.cols.info = "unknown version or kind"
         tree:add_proto_expert_info(unknown)
         return tvb:len()

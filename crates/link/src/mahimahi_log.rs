@@ -1,6 +1,6 @@
 //! The log of a link in mahimahi's format (`mm-link --uplink-log`, Netravali et al., "Mahimahi: Accurate
-//! Record-and-Replay for HTTP", 2015), which `mm-throughput-graph` and `mm-delay-graph` draw. Times are in whole
-//! milliseconds.
+//! Record-and-Replay for HTTP", 2015), which `mm-throughput-graph` and `mm-delay-graph` draw. Times are in
+//! whole milliseconds.
 //!
 //! | line | meaning |
 //! |---|---|
@@ -45,7 +45,7 @@ impl MahimahiLog {
         Self { opportunities }
     }
 
-    /// What a file begins with. `direction` is what mahimahi calls it, `uplink` or `downlink`; `started` is when
+    /// What a file begins with. `direction` is its name, in mahimahi `uplink` or `downlink`; `started` is when
     /// the link began, in milliseconds since the beginning of 1970, 0 in virtual time.
     pub fn header(direction: &str, started: u128) -> String {
         format!(
@@ -54,8 +54,8 @@ impl MahimahiLog {
         )
     }
 
-    /// Appends a step of a packet of so many bytes, and what the milliseconds up to it could have carried. Steps
-    /// come in the order of time.
+    /// Appends a step of a packet of so many bytes, and what the milliseconds up to it could have carried.
+    /// Steps come in the order of time.
     pub fn step(&mut self, at: Time, bytes: usize, step: Step, out: &mut String) {
         let ms = at.as_nanos() / NANOS_PER_MS;
         if let Some(opportunities) = &mut self.opportunities {

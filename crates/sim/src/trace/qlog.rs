@@ -1,5 +1,5 @@
-//! What a sender does, as qlog 0.3 (draft-ietf-quic-qlog-main-schema-03, draft-ietf-quic-qlog-quic-events-02) in
-//! its form JSON-SEQ (RFC 7464), which qvis reads: windows, round trips and losses in the terms of QUIC.
+//! What a sender does, as qlog 0.3 (draft-ietf-quic-qlog-main-schema-03 and quic-events-02) in its form
+//! JSON-SEQ (RFC 7464), which qvis reads: windows, round trips and losses in the terms of QUIC.
 //!
 //! | event | when |
 //! |---|---|
