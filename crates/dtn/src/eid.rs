@@ -164,12 +164,31 @@ fn parse(text: &str) -> Result<Eid, &'static str> {
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("only visible ASCII characters are allowed");
         }
+        if !is_registered_name(node) {
+            return Err(
+                "a node's name is made of letters, digits, -._~!$&'()*+,;= and percent-encoded bytes",
+            );
+        }
         return Ok(Eid::Dtn { node: node.into(), service: service.into() });
     }
     if let Some(rest) = text.strip_prefix("ipn:") {
         return parse_ipn(rest);
     }
     Err("its scheme is neither dtn nor ipn")
+}
+
+/// The form of a node's name (RFC 9171 §4.2.5.1.1: the reg-name of RFC 3986 §3.2.2).
+fn is_registered_name(name: &str) -> bool {
+    let mut rest = name.as_bytes();
+    while let [first, behind @ ..] = rest {
+        rest = match (first, behind) {
+            (b'%', [high, low, behind @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => behind,
+            (b'%', _) => return false,
+            (byte, behind) if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(byte) => behind,
+            _ => return false,
+        };
+    }
+    true
 }
 
 fn parse_ipn(rest: &str) -> Result<Eid, &'static str> {
@@ -364,6 +383,19 @@ mod tests {
             assert!(error.contains(reason) && error.contains("written"), "{text}: {error}");
         }
         assert!(format!("dtn://{}/", "x".repeat(MAX_LEN)).parse::<Eid>().is_err());
+    }
+
+    /// RFC 9171 §4.2.5.1.1: a node's name is a registered name (RFC 3986 §3.2.2), and a service any visible
+    /// characters.
+    #[test]
+    fn the_name_of_a_node_is_a_registered_name() {
+        for text in ["dtn://a-Z0._~!$&'()*+,;=/", "dtn://g%C3%A4/", "dtn://a/`{}|^%[]:@/?#"] {
+            assert_eq!(eid(text).to_string(), text);
+        }
+        for name in ["g`", "a:1", "a@b", "[::1]", "a%", "a%4", "a%4g", "a|b", "a\\b", "a{b}", "a?b", "a#b"] {
+            let error = format!("dtn://{name}/x").parse::<Eid>().unwrap_err().to_string();
+            assert!(error.contains("a node's name is made of"), "{name}: {error}");
+        }
     }
 
     #[test]
