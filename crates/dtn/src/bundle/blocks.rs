@@ -19,6 +19,9 @@ const FILE_NAME_BLOCK: u64 = 225;
 pub(super) const KNOWN: [u64; 5] =
     [PREVIOUS_NODE_BLOCK, HOP_COUNT_BLOCK, BUNDLE_AGE_BLOCK, PRIORITY_BLOCK, FILE_NAME_BLOCK];
 
+/// The types that every node changes when it passes a bundle on (RFC 9171 §4.4.1–§4.4.3).
+pub(super) const CHANGING: [u64; 3] = [PREVIOUS_NODE_BLOCK, BUNDLE_AGE_BLOCK, HOP_COUNT_BLOCK];
+
 /// Flags of blocks (RFC 9171 §4.2.4).
 pub(super) const REPLICATE: u8 = 0x01;
 const REPORT: u8 = 0x02;
@@ -113,7 +116,7 @@ impl Bundle {
     }
 
     /// The content of a known block, from the bundle's fields.
-    fn content(&self, kind: u64) -> Option<Vec<u8>> {
+    pub(super) fn content(&self, kind: u64) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         match kind {
             PREVIOUS_NODE_BLOCK => put_endpoint(&mut out, self.previous_node.as_ref()?),
@@ -174,6 +177,20 @@ impl Bundle {
     /// life of a bundle, its hops and its age, has to limit each part of it, whatever the flags say.
     pub(super) fn drop_unreplicated_blocks(&mut self) {
         self.received.slots.retain(|slot| slot.raw.is_none() || slot.flags & REPLICATE != 0);
+    }
+
+    /// Removes the extension block with this number, and what it said.
+    pub fn remove_extension_block(&mut self, number: u64) {
+        let Some(index) = self.received.slots.iter().position(|slot| slot.number == number) else { return };
+        let slot = self.received.slots.remove(index);
+        match (slot.raw, slot.kind) {
+            (None, PREVIOUS_NODE_BLOCK) => self.previous_node = None,
+            (None, HOP_COUNT_BLOCK) => self.hops = None,
+            (None, BUNDLE_AGE_BLOCK) => self.age = None,
+            (None, PRIORITY_BLOCK) => self.priority = Priority::Normal,
+            (None, FILE_NAME_BLOCK) => self.file_name = None,
+            _ => {}
+        }
     }
 
     /// Whether there is a block of this type that was not understood.

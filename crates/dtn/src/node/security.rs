@@ -11,14 +11,16 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::bundle::Bundle;
 use crate::bundle::report::{ReasonCode, Status};
-use crate::bundle::security::{CheckError, ConfidentialityKey, IV_LEN, IntegrityKey, SecurityFault};
+use crate::bundle::security::{
+    CheckError, ConfidentialityKey, ExtensionCheck, IV_LEN, IntegrityKey, SecurityFault,
+};
 use crate::config::SecuritySettings;
 use crate::store::{Payload, Record, StoreError};
 use crate::{Eid, EidPattern};
 
 use super::{Node, Refused};
 
-mod key_file;
+pub(crate) mod key_file;
 
 pub use key_file::KeyError;
 
@@ -203,6 +205,7 @@ impl Node {
             None => {
                 if let Some(key) = integrity {
                     bundle.check_integrity(key, false, || self.0.store.read(payload))?;
+                    remove_changed_blocks(bundle, key);
                 }
                 None
             }
@@ -225,6 +228,7 @@ impl Node {
         bundle.decrypt(key, &mut text)?;
         if let Some(key) = integrity {
             bundle.check_integrity(key, true, || &text[..])?;
+            remove_changed_blocks(bundle, key);
         }
         Ok(self.write_payload(&text)?)
     }
@@ -242,6 +246,30 @@ impl Node {
         let mut writer = self.0.store.begin(Some(text.len() as u64))?;
         writer.write(text)?;
         Ok(writer.finish()?)
+    }
+}
+
+/// Removes extension blocks that are not as they were when they were protected, except for those that change
+/// on the way.
+fn remove_changed_blocks(bundle: &mut Bundle, key: &IntegrityKey) {
+    for check in bundle.check_extension_blocks(key) {
+        let ExtensionCheck { kind, number, source, is_right, changes_on_the_way } = check;
+        let id = &bundle.id;
+        match (is_right, changes_on_the_way) {
+            (true, _) => {}
+            (false, true) => {
+                tracing::debug!(
+                    "{id}: block {number} of type {kind} has changed since {source} protected it"
+                );
+            }
+            (false, false) => {
+                tracing::warn!(
+                    "{id}: block {number} of type {kind} is removed: it has changed since {source} protected it, \
+                     or {source} has another key"
+                );
+                bundle.remove_extension_block(number);
+            }
+        }
     }
 }
 

@@ -156,7 +156,8 @@ impl Bundle {
     /// are confirmed: the primary block also where it is in the scope of the payload's operation, and the
     /// payload also if `is_authenticated` says that it was decrypted. `payload` begins to read the payload.
     ///
-    /// Blocks that are still encrypted are not checked (RFC 9172 §3.9).
+    /// Blocks that are still encrypted are not checked (RFC 9172 §3.9). Operations on extension blocks are those
+    /// of [`check_extension_blocks`](Self::check_extension_blocks).
     ///
     /// # Errors
     /// [`CheckError`].
@@ -273,7 +274,10 @@ impl Bundle {
 }
 
 /// A block of the context that is known, with its key and its scope.
-fn understood(key: &IntegrityKey, content: &[u8]) -> Result<(SecurityBlock, hmac::Key, u64), &'static str> {
+pub(super) fn understood(
+    key: &IntegrityKey,
+    content: &[u8],
+) -> Result<(SecurityBlock, hmac::Key, u64), &'static str> {
     let block = SecurityBlock::decode(content)?;
     if block.context != CONTEXT {
         return Err("a security context other than BIB-HMAC-SHA2");
@@ -299,7 +303,7 @@ fn understood(key: &IntegrityKey, content: &[u8]) -> Result<(SecurityBlock, hmac
     Ok((block, hmac, scope))
 }
 
-fn expected(results: &[(u64, Value)]) -> Result<&[u8], SecurityFault> {
+pub(super) fn expected(results: &[(u64, Value)]) -> Result<&[u8], SecurityFault> {
     match results {
         [(EXPECTED_HMAC, Value::Bytes(expected))] => Ok(expected),
         _ => Err(SecurityFault::Conflicting("an operation of integrity has one result, its HMAC")),

@@ -11,8 +11,13 @@
 //! **What is understood** are operations on the primary block and on the payload, HMAC with SHA-256, SHA-384
 //! and SHA-512, AES-GCM with keys of 128 and 256 bits and an initialization vector of 96, and integrity blocks
 //! that are encrypted. A key may come with a block, wrapped by one that both ends have ([`KeyEncryptionKey`]).
-//! Other contexts and other parameters are not understood, and reported as [unknown](SecurityFault::Unknown). Operations on other extension blocks are not checked: hop count and age
-//! change on the way.
+//! Other
+//! contexts and other parameters are not understood, and reported as [unknown](SecurityFault::Unknown).
+//!
+//! **Operations of integrity on extension blocks** are checked too ([`Bundle::check_extension_blocks`]), but do
+//! not decide about the bundle: a block that has changed is removed (RFC 9172 §5.1.2). Previous node, hop count
+//! and bundle age stay even then. Every node that passes the bundle on has to change them (RFC 9171 §4.4), so
+//! that only the first neighbour of the one that protected them, at best, finds them as they were.
 //!
 //! **Never both on one target.** If a payload is encrypted, its integrity block has to be, too (RFC 9172 §3.9),
 //! by the same block (§3.8) and so with the same initialization vector, which ends the security of AES-GCM (RFC
@@ -21,11 +26,13 @@
 
 mod block;
 mod confidentiality;
+mod extensions;
 mod integrity;
 mod scope;
 mod wrapping;
 
 pub use confidentiality::{ConfidentialityKey, DECRYPTION_LIMIT, IV_LEN};
+pub use extensions::ExtensionCheck;
 pub use integrity::{CheckError, IntegrityKey};
 pub use wrapping::KeyEncryptionKey;
 

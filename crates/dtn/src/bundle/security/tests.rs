@@ -11,6 +11,8 @@ use super::integrity::Variant;
 use super::*;
 use crate::{DtnTime, Eid};
 
+mod extensions;
+
 const TEXT: &[u8] = b"Ready to generate a 32-byte payload";
 /// Appendix A: the keys.
 const HMAC_KEY: &str = "1a2b1a2b1a2b1a2b1a2b1a2b1a2b1a2b";
@@ -96,7 +98,7 @@ fn security_blocks_of_the_standard_read_back() {
     }
 }
 
-/// RFC 9173 Appendix A.1: HMAC 512/512 of the payload alone; the primary block is not in its scope.
+/// RFC 9173 §A.1: HMAC 512/512 of the payload alone; the primary block is not in its scope.
 #[test]
 fn example_1_simple_integrity() {
     let bundle = example(&[A1_BIB]);
@@ -125,7 +127,7 @@ fn results_are_those_of_the_examples() {
     assert_eq!((&made.results[0], &made.source), (&example_3.results[0], &example_3.source));
 }
 
-/// RFC 9173 Appendix A.2: the key comes with the bundle, wrapped by one that the destination has.
+/// RFC 9173 §A.2: the key comes with the bundle, wrapped by one that the destination has.
 #[test]
 fn example_2_has_a_wrapped_key() {
     // Another key than that of the bundle.
@@ -189,6 +191,7 @@ fn a_wrapped_key_of_integrity_is_used() {
     assert_eq!(check(&bundle, &own, false, TEXT), Err(SecurityFault::Unknown(NO_WRAPPING_KEY)));
 }
 
+/// RFC 9173 §A.3: integrity of the primary block, confidentiality of the payload, each by another source.
 #[test]
 fn example_3_multiple_sources() {
     let mut bundle = example(&[A3_BIB, A3_BCB]);
@@ -212,7 +215,7 @@ fn example_3_by_its_erratum() {
     assert_eq!(check(&bundle, &example_key(Variant::Sha256), true, TEXT), Ok(()));
 }
 
-/// RFC 9173 Appendix A.4: A256GCM of the payload and of its block of integrity, HMAC 384/384, full scope.
+/// RFC 9173 §A.4: A256GCM of the payload and of its block of integrity, HMAC 384/384, full scope.
 #[test]
 fn example_4_full_scope() {
     let encrypted = example(&[A4_BIB, A4_BCB]);
