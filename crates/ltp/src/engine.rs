@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
+use crate::authentication::{Authentication, NotAuthentic};
 use crate::clock::Clock;
 use crate::pacer::Pacer;
 use crate::receiving::{Receiving, State};
@@ -92,6 +93,9 @@ pub enum Unreadable {
     /// It is no segment.
     #[error(transparent)]
     Malformed(#[from] Malformed),
+    /// It is not the peer's.
+    #[error(transparent)]
+    NotAuthentic(#[from] NotAuthentic),
     /// It belongs to a session of other engines.
     #[error("it is of a session of engine {0}")]
     Foreign(u64),
@@ -116,6 +120,8 @@ pub struct Statistics {
     pub cancelled: u64,
     /// Segments of data that were not taken for want of memory.
     pub without_memory: u64,
+    /// Segments that were not taken because they are not authentic.
+    pub not_authentic: u64,
     /// From a checkpoint to its report: the last one, and the shortest.
     pub round_trip: Option<Duration>,
     /// See [`round_trip`](Self::round_trip).
@@ -126,6 +132,7 @@ pub struct Statistics {
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
+    authentication: Option<Authentication>,
     clock: Clock,
     pacer: Pacer,
     can_send: bool,
@@ -193,6 +200,7 @@ impl Engine {
     pub fn new(config: Config, random: u64, now: Time) -> Self {
         Self {
             config,
+            authentication: None,
             clock: Clock::default(),
             pacer: Pacer::new(config.rate, now),
             can_send: true,
@@ -216,6 +224,13 @@ impl Engine {
             probed: Duration::ZERO,
             statistics: Statistics::default(),
         }
+    }
+
+    /// The same, and its segments are authenticated (RFC 5327): others are not taken. The peer has to do the
+    /// same.
+    #[must_use]
+    pub fn authenticated_by(self, authentication: Option<Authentication>) -> Self {
+        Self { authentication, ..self }
     }
 
     /// Changes the rate, bytes on the wire per second.
@@ -280,7 +295,7 @@ impl Engine {
     /// # Errors
     /// It says nothing.
     pub fn receive(&mut self, now: Time, datagram: &[u8]) -> Result<(), Unreadable> {
-        let Segment { session, content } = Segment::parse(datagram)?;
+        let Segment { session, content } = self.read(datagram)?;
         let (own, peer) = (session.originator == self.config.own, session.originator == self.config.peer);
         match content {
             Content::Data(data) if peer => self.take_data(now, session, &data),
@@ -299,6 +314,22 @@ impl Engine {
         }
         self.asked = None;
         Ok(())
+    }
+
+    /// Reads a segment; if there are keys, it has to be authentic.
+    fn read<'a>(&mut self, datagram: &'a [u8]) -> Result<Segment<'a>, Unreadable> {
+        let Some(authentication) = &self.authentication else { return Ok(Segment::parse(datagram)?) };
+        let (segment, extensions) = Segment::parse_with_extensions(datagram)?;
+        if let Err(why) = authentication.check(datagram, &extensions) {
+            self.statistics.not_authentic += 1;
+            return Err(why.into());
+        }
+        Ok(segment)
+    }
+
+    /// Bytes that authentication adds to a segment.
+    fn proof(&self) -> usize {
+        self.authentication.as_ref().map_or(0, Authentication::len)
     }
 
     /// Writes the next datagram into `out`, which it empties first. `false` if none may be sent now.
@@ -372,7 +403,7 @@ impl Engine {
     fn payload_of_segment(&self) -> usize {
         let session = sdnv::len(self.config.own) + sdnv::len(self.next_session);
         let numbers = sdnv::len(self.config.window) + sdnv::len(self.config.datagram as u64);
-        self.config.datagram.saturating_sub(HEADER + session + numbers).max(1)
+        self.config.datagram.saturating_sub(HEADER + session + numbers + self.proof()).max(1)
     }
 
     /// Bytes on the wire of so many bytes of blocks.
@@ -491,7 +522,7 @@ impl Engine {
 
     fn prepare_reports(&mut self, number: u64) {
         let numbers = sdnv::len(self.config.peer) + sdnv::len(number);
-        let room = self.config.datagram.saturating_sub(REPORT_HEADER + numbers);
+        let room = self.config.datagram.saturating_sub(REPORT_HEADER + numbers + self.proof());
         let Some(receiving) = self.receiving.get_mut(&number) else { return };
         let before = receiving.has_reports();
         receiving.make_reports(room);
@@ -599,7 +630,7 @@ impl Engine {
                     (session, content)
                 }
             };
-            Segment { session, content }.write(out);
+            Segment { session, content }.write_with(self.authentication.as_ref(), out);
             return true;
         }
         false
@@ -614,7 +645,8 @@ impl Engine {
             };
             let serial = report.serial;
             let session = SessionId { originator: self.config.peer, number };
-            Segment { session, content: Content::Report(report) }.write(out);
+            let segment = Segment { session, content: Content::Report(report) };
+            segment.write_with(self.authentication.as_ref(), out);
             self.timer(now, Timer::Report { session: number, serial });
             return true;
         }
@@ -638,7 +670,8 @@ impl Engine {
                 self.unsent -= next.data.bytes.len() as u64;
             }
             let session = SessionId { originator: self.config.own, number };
-            Segment { session, content: Content::Data(next.data) }.write(out);
+            let segment = Segment { session, content: Content::Data(next.data) };
+            segment.write_with(self.authentication.as_ref(), out);
             self.statistics.segments += 1;
             self.statistics.repeated += u64::from(next.is_repeated);
             self.statistics.sent += out.len() as u64 + self.config.around;

@@ -20,10 +20,12 @@
 //! - The report that claims all of a block is sent when the client is responsible for it, so that whoever has
 //!   sent a block may forget it then.
 //! - A segment that was sent after a checkpoint is not sent again because of that checkpoint's report.
-//! - Extensions (RFC 5327: authentication) are skipped.
+//! - With an [`Authentication`] (RFC 5327 §2.1) segments are sent with a proof, and those of the peer are only
+//!   taken with one. Cookies (§2.2) are neither sent nor asked for. Other extensions are skipped.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods)]
 
+mod authentication;
 mod clock;
 mod engine;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -34,6 +36,7 @@ pub mod sdnv;
 pub mod segment;
 mod sending;
 
+pub use authentication::{Authentication, KEY_LENGTHS, NotAuthentic, UnusableKey};
 pub use engine::{Config, Engine, Event, Failure, Statistics, Unreadable};
 pub use pacer::Pacer;
 pub use segment::{Reason, SessionId};

@@ -1,5 +1,6 @@
 //! LTP's segments (RFC 5326 §3).
 
+use crate::authentication::{self, Authentication, Extensions};
 use crate::sdnv::{self, Malformed as Number};
 
 /// The version of LTP (RFC 5326 §3.1).
@@ -242,18 +243,38 @@ impl<'a> Segment<'a> {
     /// # Errors
     /// [`Malformed`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        // Trailer extensions follow the content, and nothing follows them.
+        Self::read(bytes, |_, _| ()).map(|(segment, ..)| segment)
+    }
+
+    /// Reads a segment with its extensions.
+    pub(crate) fn parse_with_extensions(bytes: &'a [u8]) -> Result<(Self, Extensions<'a>), Malformed> {
+        let mut extensions = Extensions::default();
+        let (segment, trailers, mut rest) = Self::read(bytes, |tag, value| {
+            if tag == authentication::TAG {
+                extensions.header.push(value);
+            }
+        })?;
+        for _ in 0..trailers {
+            extensions.trailer.push(extension(&mut rest)?);
+        }
+        extensions.is_whole = rest.is_empty();
+        Ok((segment, extensions))
+    }
+
+    /// Reads a segment, gives the extensions of its header to `each`, and returns how many its trailer has, and
+    /// where that begins.
+    fn read(bytes: &'a [u8], mut each: impl FnMut(u8, &'a [u8])) -> Result<(Self, u8, &'a [u8]), Malformed> {
         let mut rest = bytes;
         let control = byte(&mut rest)?;
         if control >> 4 != VERSION {
             return Err(Malformed::Version(control >> 4));
         }
         let session = SessionId { originator: sdnv::read(&mut rest)?, number: sdnv::read(&mut rest)? };
-        // Trailer extensions follow the content, and nothing follows them.
         let extensions = byte(&mut rest)?;
         for _ in 0..extensions >> 4 {
-            let _tag = byte(&mut rest)?;
-            let len = sdnv::read(&mut rest)?;
-            take(&mut rest, len)?;
+            let (tag, value) = extension(&mut rest)?;
+            each(tag, value);
         }
         let content = match control & 0x0f {
             code @ (0..=4 | 7) => Content::Data(Data::parse(code, &mut rest)?),
@@ -265,21 +286,33 @@ impl<'a> Segment<'a> {
             15 => Content::CancelAck(Side::Receiver),
             code => return Err(Malformed::Type(code)),
         };
-        Ok(Self { session, content })
+        Ok((Self { session, content }, extensions & 0x0f, rest))
     }
 
     /// Appends it, without extensions.
     pub fn write(&self, out: &mut Vec<u8>) {
+        self.write_with(None, out);
+    }
+
+    /// Writes it into `out`, which is empty, with the extensions of authentication.
+    pub(crate) fn write_with(&self, authentication: Option<&Authentication>, out: &mut Vec<u8>) {
         out.push(VERSION << 4 | self.content.code());
         sdnv::write(self.session.originator, out);
         sdnv::write(self.session.number, out);
-        out.push(0);
+        // How many extensions of the header there are, and how many of the trailer.
+        out.push(if authentication.is_some() { 0x11 } else { 0 });
+        if let Some(authentication) = authentication {
+            authentication.write_header(out);
+        }
         match &self.content {
             Content::Data(data) => data.write(out),
             Content::Report(report) => report.write(out),
             Content::ReportAck(serial) => sdnv::write(*serial, out),
             Content::Cancel(_, reason) => out.push(reason.code()),
             Content::CancelAck(_) => {}
+        }
+        if let Some(authentication) = authentication {
+            authentication.write_trailer(out);
         }
     }
 }
@@ -359,6 +392,13 @@ fn byte(rest: &mut &[u8]) -> Result<u8, Malformed> {
     let (&first, behind) = rest.split_first().ok_or(Malformed::Truncated)?;
     *rest = behind;
     Ok(first)
+}
+
+/// The tag and the value of an extension.
+fn extension<'a>(rest: &mut &'a [u8]) -> Result<(u8, &'a [u8]), Malformed> {
+    let tag = byte(rest)?;
+    let len = sdnv::read(rest)?;
+    Ok((tag, take(rest, len)?))
 }
 
 fn take<'a>(rest: &mut &'a [u8], len: u64) -> Result<&'a [u8], Malformed> {

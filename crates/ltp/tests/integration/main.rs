@@ -1,5 +1,6 @@
 //! Engines over links in virtual time.
 
+mod authentication;
 mod contacts;
 mod faults;
 mod transfers;

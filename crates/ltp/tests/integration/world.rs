@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use bentpipe_link::{DirectionConfig, Link, LinkConfig};
-use bentpipe_ltp::{BUNDLE_PROTOCOL, Color, Config, Engine, Event, Failure, Handle, Reason, SessionId};
+use bentpipe_ltp::{
+    Authentication, BUNDLE_PROTOCOL, Color, Config, Engine, Event, Failure, Handle, Reason, SessionId,
+};
 use bentpipe_units::{Rate, Time};
 
 /// Headers of IPv4 and UDP.
@@ -93,6 +95,13 @@ impl World {
     pub(crate) fn symmetric(rate: Rate, delay: Duration, per: &str, seed: u64) -> Self {
         let link = LinkConfig::symmetric(direction(rate, delay, per));
         Self::new([1, 2].map(|own| config(own, delay, rate)), &link, seed)
+    }
+
+    /// The same with keys, before anything is sent.
+    pub(crate) fn authenticated_by(self, keys: [Authentication; 2]) -> Self {
+        let mut keys = keys.into_iter();
+        let ends = self.ends.map(|end| end.authenticated_by(keys.next()));
+        Self { ends, ..self }
     }
 
     pub(crate) fn send(&mut self, number: u64, len: usize) {
