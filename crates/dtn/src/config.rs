@@ -21,7 +21,7 @@ mod transfer;
 mod udp;
 
 pub use bentpipe_config::Error as ConfigError;
-pub use ltp::{LtpColor, LtpSettings, PeerLtpSettings};
+pub use ltp::{LtpAuthentication, LtpColor, LtpSettings, PeerLtpSettings};
 pub use peer_address::PeerAddress;
 pub use transfer::{EgressSettings, IngressSettings};
 pub use udp::{PeerUdpSettings, UdpSettings};
@@ -304,7 +304,11 @@ impl NodeConfig {
             node.contact_plan.as_mut(),
         ];
         let of_peers = self.peers.iter_mut();
-        let of_peers = of_peers.flat_map(|peer| [peer.certificate.as_mut(), peer.authority.as_mut()]);
+        let of_peers = of_peers.flat_map(|peer| {
+            let (key, peer_key) =
+                peer.ltp.as_mut().map_or((None, None), |ltp| (ltp.key.as_mut(), ltp.peer_key.as_mut()));
+            [peer.certificate.as_mut(), peer.authority.as_mut(), key, peer_key]
+        });
         let of_inlets = self.inlets.iter_mut().map(|inlet| match inlet {
             IngressSettings::Folder { folder, .. } => Some(folder),
             IngressSettings::Http { .. } => None,

@@ -58,6 +58,18 @@ const PEERS: &[Metric<PeerStatus>] = &[
         "Checkpoints and reports that a peer has not answered in time.",
         |p| p.ltp.map(|ltp| ltp.timeouts as f64),
     ),
+    Metric::counter(
+        "peer_ltp_without_memory_total",
+        "segments",
+        "Segments of data from a peer that were dropped for want of memory.",
+        |p| p.ltp.map(|ltp| ltp.without_memory as f64),
+    ),
+    Metric::counter(
+        "peer_ltp_not_authentic_total",
+        "segments",
+        "Segments from a peer's address that were dropped because they are not authentic.",
+        |p| p.ltp.map(|ltp| ltp.not_authentic as f64),
+    ),
 ];
 
 /// All metrics at one moment.

@@ -1,6 +1,7 @@
 //! `[ltp]` and `[peers.ltp]`: nodes that are reached by LTP (RFC 5326) over UDP.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bentpipe_config::Problem;
@@ -11,6 +12,8 @@ use super::{NodeConfig, PeerSettings, SMALLEST_FRAGMENT, TlsChoice};
 use crate::Eid;
 use crate::route::Contact;
 
+/// The least datagram that has room for a signature and some data, bytes.
+const SIGNED_DATAGRAM: u64 = 1000;
 /// The datagrams that are possible, bytes: the least has room for a header and some data, the most is what UDP
 /// over IPv4 carries.
 const DATAGRAM: std::ops::RangeInclusive<u64> = 200..=65_507;
@@ -54,6 +57,26 @@ pub struct PeerLtpSettings {
     pub block: ByteCount,
     /// The most bytes that wait to be acknowledged, or to arrive whole; by default four round trips at `rate`.
     pub window: Option<ByteCount>,
+    /// How segments are authenticated, in both directions; by default they are not.
+    pub authentication: Option<LtpAuthentication>,
+    /// The file with the key of HMAC-SHA1-80, or with this node's private key of RSA-SHA256.
+    pub key: Option<PathBuf>,
+    /// The file with the peer's public key of RSA-SHA256.
+    pub peer_key: Option<PathBuf>,
+}
+
+/// The cipher suites of RFC 5327.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum LtpAuthentication {
+    /// An HMAC with a key that both ends have.
+    #[serde(rename = "hmac-sha1-80")]
+    HmacSha1,
+    /// Signatures.
+    #[serde(rename = "rsa-sha256")]
+    RsaSha256,
+    /// An HMAC whose key everybody has: against errors.
+    #[serde(rename = "null")]
+    Null,
 }
 
 /// Whether blocks are red or green.
@@ -143,6 +166,7 @@ impl PeerLtpSettings {
 
     fn check(&self) -> Result<(), Problem> {
         datagram_problem(self.datagram)?;
+        self.check_keys()?;
         if self.block.get() < SMALLEST_FRAGMENT {
             let message = format!("{} is too small: write {SMALLEST_FRAGMENT}B or more", self.block);
             return Err(Problem::of("block", message));
@@ -150,6 +174,36 @@ impl PeerLtpSettings {
         if let Some(window) = self.window.filter(|window| window.get() < self.block.get()) {
             let message = format!("{window} is less than a block; write {} or more", self.block);
             return Err(Problem::of("window", message));
+        }
+        Ok(())
+    }
+}
+
+impl PeerLtpSettings {
+    /// Checks that the files are there which the way of authentication needs, and no others.
+    fn check_keys(&self) -> Result<(), Problem> {
+        let (needs_key, needs_peer_key) = match self.authentication {
+            None | Some(LtpAuthentication::Null) => (false, false),
+            Some(LtpAuthentication::HmacSha1) => (true, false),
+            Some(LtpAuthentication::RsaSha256) => (true, true),
+        };
+        let keys = [("key", &self.key, needs_key), ("peer_key", &self.peer_key, needs_peer_key)];
+        for (name, file, is_needed) in keys {
+            if file.is_some() && !is_needed {
+                let message = "is not used with this authentication; write \"hmac-sha1-80\" (with key) \
+                               or \"rsa-sha256\" (key and peer_key), or leave it out";
+                return Err(Problem::of(name, message));
+            }
+            if file.is_none() && is_needed {
+                let message = format!("needs a file with a key; write {name} = \"ltp.key\" with its name");
+                return Err(Problem::of("authentication", message));
+            }
+        }
+        if self.authentication == Some(LtpAuthentication::RsaSha256) && self.datagram.get() < SIGNED_DATAGRAM
+        {
+            let message =
+                format!("{} has no room for a signature: write {SIGNED_DATAGRAM}B or more", self.datagram);
+            return Err(Problem::of("datagram", message));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The UDP sockets of LTP and of bundles in datagrams: one for all peers, and a queue for each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
 use std::sync::Arc;
@@ -12,10 +12,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
+use crate::node::Node;
+
 /// Datagrams that wait for the node, or for the interface: more than 100 ms at 200 Mbit/s.
 const BUFFER: ByteCount = ByteCount::new(4 << 20);
 /// Datagrams that wait for the task of their peer, which may be waiting for the disk. Those beyond are lost.
 const WAITING: usize = 8192;
+/// The most strangers that are named in the log. The source of a datagram can be forged.
+const STRANGERS: usize = 64;
 /// The longest datagram of UDP.
 const LONGEST: usize = 65_535;
 
@@ -56,14 +60,16 @@ impl Inputs {
     }
 
     /// Hands datagrams to the tasks of their peers, which are known by their addresses; their ports may be
-    /// others than those at which they listen. Until the node stops.
+    /// others than those at which they listen. Those of strangers are counted. Until the node stops.
     pub(super) async fn listen(
         self,
         layer: &'static str,
+        node: Node,
         socket: Arc<UdpSocket>,
         mut stop: watch::Receiver<bool>,
     ) {
         let mut buffer = vec![0; LONGEST];
+        let (counters, mut strangers) = (node.counters(), Strangers { layer, known: HashSet::new() });
         loop {
             let received = tokio::select! {
                 received = socket.recv_from(&mut buffer) => received,
@@ -74,15 +80,45 @@ impl Inputs {
                     let of_host = self.0.get(&from.ip().to_canonical()).map_or(&[][..], Vec::as_slice);
                     let by_port = of_host.iter().find(|input| input.address.port() == from.port());
                     match by_port.or(of_host.first()) {
-                        Some(input) => drop(input.datagrams.try_send(buffer[..len].to_vec())),
-                        None => tracing::debug!(
-                            "{layer}: a datagram came from {from}, which is no peer's address"
-                        ),
+                        Some(input) => {
+                            if input.datagrams.try_send(buffer[..len].to_vec()).is_err() {
+                                counters.overrun.add(1);
+                            }
+                        }
+                        None => {
+                            counters.strangers.add(1);
+                            strangers.came(from.ip().to_canonical());
+                        }
                     }
                 }
                 // An ICMP error for what was sent before: the peer's host may not be up yet.
                 Err(error) => tracing::debug!("{layer}: {error}"),
             }
+        }
+    }
+}
+
+/// Hosts that are no peers and have sent something.
+struct Strangers {
+    layer: &'static str,
+    known: HashSet<IpAddr>,
+}
+
+impl Strangers {
+    /// Says it the first time; later datagrams are only counted.
+    fn came(&mut self, from: IpAddr) {
+        let layer = self.layer;
+        if self.known.len() == STRANGERS || !self.known.insert(from) {
+            return;
+        }
+        tracing::info!(
+            "{layer}: datagrams from {from} are ignored, because no peer has this address; if it is a peer's, \
+             write it in [[peers]]"
+        );
+        if self.known.len() == STRANGERS {
+            tracing::info!(
+                "{layer}: {STRANGERS} strangers have sent datagrams; more of them are only counted"
+            );
         }
     }
 }

@@ -7,6 +7,7 @@
 //! ```
 
 mod connection;
+mod keys;
 mod settings;
 
 use std::net::{SocketAddr, UdpSocket as StdSocket};
@@ -23,6 +24,7 @@ use crate::node::{Node, NodeError};
 
 use super::datagrams::{self, Inputs};
 use connection::{Connection, Ends};
+pub(super) use keys::Keys;
 use settings::PeerLink;
 
 /// The socket of all engines of this node. It has to be made before privileges are dropped.
@@ -36,7 +38,7 @@ pub(super) fn start(
     config: &NodeConfig,
     legs: &Legs,
     senders: &Senders,
-    socket: StdSocket,
+    (socket, keys): (StdSocket, &Keys),
     stop: &watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
 ) -> Result<SocketAddr, NodeError> {
@@ -53,10 +55,12 @@ pub(super) fn start(
             rated.join(socket.as_fd()).map_err(NodeError::system(action))?;
         }
         let sender = link.is_rated.then(|| senders.register(link.leg.as_deref().unwrap_or_default()));
-        let ends = Ends { socket: socket.clone(), datagrams: inputs.of(link.address), sender };
+        let authentication = keys.of(id);
+        let ends =
+            Ends { socket: socket.clone(), datagrams: inputs.of(link.address), sender, authentication };
         tasks.spawn(Connection::open(node, id, link, ends)?.run(stop.clone()));
     }
     tracing::info!("listening for LTP at {address}");
-    tasks.spawn(inputs.listen("LTP", socket, stop.clone()));
+    tasks.spawn(inputs.listen("LTP", node.clone(), socket, stop.clone()));
     Ok(address)
 }

@@ -49,6 +49,7 @@ pub struct Prepared {
     /// Of the HTTP inlets, in the order of the configuration.
     http_listeners: Vec<StdListener>,
     ltp: Option<UdpSocket>,
+    ltp_keys: ltp::Keys,
     udp: Option<UdpSocket>,
     applications: StdUnixListener,
     metrics: Option<MetricsListener>,
@@ -86,6 +87,7 @@ impl Prepared {
         let legs = Arc::new(Legs::prepare(&config.legs, &config.terrestrial));
         let tls = load_tls(&config)?;
         let policies = Policies::load(&config.security)?;
+        let ltp_keys = ltp::Keys::load(&config)?;
         sockets::make_folder(&config.node.store, account)?;
         if let Some(folder) = config.node.socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             sockets::make_folder(folder, account)?;
@@ -116,6 +118,7 @@ impl Prepared {
             listeners,
             http_listeners,
             ltp,
+            ltp_keys,
             udp,
             applications,
             metrics,
@@ -143,6 +146,7 @@ impl Prepared {
             listeners,
             http_listeners,
             ltp,
+            ltp_keys,
             udp,
             applications,
             metrics,
@@ -192,7 +196,8 @@ impl Prepared {
             services.spawn(node.clone().run_echo(endpoint));
         }
         let start_ltp = |socket| {
-            ltp::start(&node, &config, &context.legs, &senders, socket, &context.stop, &mut sessions)
+            let ends = (socket, &ltp_keys);
+            ltp::start(&node, &config, &context.legs, &senders, ends, &context.stop, &mut sessions)
         };
         let ltp_address = ltp.map(start_ltp).transpose()?;
         if let Some(socket) = udp {

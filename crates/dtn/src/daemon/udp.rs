@@ -64,7 +64,7 @@ pub(super) fn start(
         };
         tasks.spawn(exchange.run(stop.clone()));
     }
-    tasks.spawn(inputs.listen(LAYER, socket, stop.clone()));
+    tasks.spawn(inputs.listen(LAYER, node.clone(), socket, stop.clone()));
     Ok(())
 }
 

@@ -3,6 +3,8 @@
 use bentpipe_metrics::{SharedCounter, metrics};
 use serde::Serialize;
 
+use super::Node;
+
 metrics! {
     /// What the node has done since it started.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -25,6 +27,10 @@ metrics! {
             "Administrative records that are no status reports, which nothing here can read."),
         security_failed: Counter("security_failed_total", "bundles",
             "Bundles deleted because a security operation on them was missing, false or not supported."),
+        strangers: Counter("stranger_datagrams_total", "datagrams",
+            "Datagrams of LTP and of bundles over UDP that were ignored: their address is that of no peer."),
+        overrun: Counter("overrun_datagrams_total", "datagrams",
+            "Datagrams of peers that were dropped because too many waited for this node."),
         sessions: Counter("sessions_total", "sessions", "Established sessions with other nodes."),
         broken_off: Counter("broken_off_total", "transfers",
             "Transfers interrupted by the end of their session; they are sent again."),
@@ -32,4 +38,11 @@ metrics! {
     /// The counters.
     #[derive(Debug, Default)]
     pub(crate) struct Counters of SharedCounter {}
+}
+
+impl Node {
+    /// The counters.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.0.counters
+    }
 }

@@ -43,6 +43,7 @@ pub use receiver::{Receiver, Refused};
 use reports::ReportLog;
 pub use reports::ReportedEvent;
 use security::Security;
+pub(crate) use security::key_file;
 pub use security::{KeyError, Policies};
 pub use status::{BundleStatus, NodeStatus, PeerStatus};
 use transfers::{Event, TransferIds, Transfers};

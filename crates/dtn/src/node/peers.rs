@@ -38,6 +38,10 @@ pub struct LtpStatus {
     pub timeouts: u64,
     /// Sessions that were cancelled by either side.
     pub cancelled: u64,
+    /// Segments that were dropped because they are not authentic.
+    pub not_authentic: u64,
+    /// Segments of data that were dropped for want of memory.
+    pub without_memory: u64,
     /// The last round trip, from a checkpoint to its report.
     pub round_trip_s: Option<f64>,
 }
@@ -51,6 +55,8 @@ impl LtpStatus {
             repeated: statistics.repeated,
             timeouts: statistics.timeouts,
             cancelled: statistics.cancelled,
+            not_authentic: statistics.not_authentic,
+            without_memory: statistics.without_memory,
             round_trip_s: statistics.round_trip.map(|time| time.as_secs_f64()),
         }
     }

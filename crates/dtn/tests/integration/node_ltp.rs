@@ -174,7 +174,67 @@ async fn strangers_and_what_is_no_segment_change_nothing() {
     }
     a.send("dtn://b/in", bytes(1, 100), &[]).await;
     assert_eq!(number(&b.receive("in").await), 1);
-    b.until(|status| status.totals.refused == 1).await;
+    let status = b.until(|status| status.totals.refused == 1).await;
+    assert_eq!(status.totals.strangers, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn segments_beyond_the_memory_are_dropped_and_counted() {
+    let (link, _a, b) = pair("block = \"100kB\"\nwindow = \"150kB\"\n").await;
+    let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for session in [100, 101] {
+        // One byte at offset 98,304 of a block whose beginning never comes.
+        near.send_to(&[0x00, 1, session, 0, 1, 0x86, 0x80, 0x00, 1, 7], link.nodes[1]).unwrap();
+    }
+    let status = b.until(|status| status.peers[0].ltp.is_some_and(|ltp| ltp.without_memory == 1)).await;
+    assert_eq!((status.totals.strangers, status.totals.overrun), (0, 0));
+}
+
+/// The configuration of an end with a key of this name, which is in the folder.
+fn key(folder: &std::path::Path, name: &str, digits: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, digits).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    format!("authentication = \"hmac-sha1-80\"\nkey = \"{}\"\n", path.display())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_key_only_authentic_segments_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_key = key(folder.path(), "key", &"5a".repeat(20));
+    let (link, a, b) = pair(&with_key).await;
+    let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // A bundle that is none, of the right engine; it would be refused.
+    near.send_to(&[0x03, 1, 9, 0, 1, 0, 1, 1, 0, 7], link.nodes[1]).unwrap();
+    for index in 0..10 {
+        a.send("dtn://b/in", bytes(index, 20_000), &[]).await;
+    }
+    let mut came = BTreeSet::new();
+    for _ in 0..10 {
+        came.insert(number(&b.receive("in").await));
+    }
+    assert_eq!(came.len(), 10);
+    a.until_empty().await;
+    let status = b.status();
+    let dropped = status.peers[0].ltp.unwrap().not_authentic;
+    assert_eq!((dropped, status.totals.refused), (1, 0));
+    assert_eq!(a.status().peers[0].ltp.unwrap().not_authentic, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_different_keys_nothing_arrives_until_they_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let [right, wrong] = ["5a", "5b"].map(|byte| key(folder.path(), byte, &byte.repeat(20)));
+    let link = LossyLink::between([free_udp_address(), free_udp_address()]);
+    let mut a = TestNode::start("dtn://a/", &link.config(0, "b", &wrong)).await;
+    let b = TestNode::start("dtn://b/", &link.config(1, "a", &right)).await;
+    a.send("dtn://b/in", bytes(1, 100), &[]).await;
+    b.until(|status| status.peers[0].ltp.is_some_and(|ltp| ltp.not_authentic > 0)).await;
+    assert!(b.receive_within("in", Duration::from_millis(100)).await.is_none());
+    a.stop().await;
+    a.configure(&(listen("127.0.0.1:0".parse().unwrap()) + &link.config(0, "b", &right)));
+    a.restart().await;
+    assert_eq!(number(&b.receive("in").await), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

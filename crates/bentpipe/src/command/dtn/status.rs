@@ -80,6 +80,13 @@ fn text(status: &Value, bundles: Option<&Value>) -> String {
         number(&totals["delivered"]),
         number(&totals["given_up"])
     );
+    let (strangers, overrun) = (number(&totals["strangers"]), number(&totals["overrun"]));
+    if strangers + overrun > 0 {
+        let _ = writeln!(
+            text,
+            "datagrams {strangers} of strangers ignored, {overrun} dropped because too many waited"
+        );
+    }
     for peer in status["peers"].as_array().into_iter().flatten() {
         let is_open = peer["open"].as_bool().unwrap_or(true);
         // A layer without connections is called by its name.
@@ -94,9 +101,15 @@ fn text(status: &Value, bundles: Option<&Value>) -> String {
         let encrypted = if peer["encrypted"].as_bool() == Some(true) { ", encrypted" } else { "" };
         let address = peer["address"].as_str().map(|address| format!(" at {address}")).unwrap_or_default();
         let trouble = peer["trouble"].as_str().map(|trouble| format!("; {trouble}")).unwrap_or_default();
+        let dropped = |key: &str, why: &str| match number(&peer["ltp"][key]) {
+            0 => String::new(),
+            segments => format!(", {segments} segments dropped {why}"),
+        };
+        let dropped =
+            dropped("without_memory", "for want of memory") + &dropped("not_authentic", "as not authentic");
         let _ = writeln!(
             text,
-            "peer      {}{address}  {state}{encrypted}, {} bundles wait for it{trouble}",
+            "peer      {}{address}  {state}{encrypted}, {} bundles wait for it{dropped}{trouble}",
             word(&peer["peer"]),
             number(&peer["queued"])
         );

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bentpipe_legs::Sender;
 use bentpipe_link::explicit::Report;
-use bentpipe_ltp::{Engine, Event, Failure, Reason, SessionId, Statistics};
+use bentpipe_ltp::{
+    Authentication, Engine, Event, Failure, NotAuthentic, Reason, SessionId, Statistics, Unreadable,
+};
 use bentpipe_units::Time;
 use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
@@ -34,6 +36,7 @@ pub(super) struct Ends {
     pub(super) socket: Arc<UdpSocket>,
     pub(super) datagrams: mpsc::Receiver<Vec<u8>>,
     pub(super) sender: Option<Sender>,
+    pub(super) authentication: Option<Authentication>,
 }
 
 /// The exchange with a peer.
@@ -47,6 +50,8 @@ pub(super) struct Connection {
     outcomes: Outcomes,
     /// Whether the peer was silent a moment ago.
     was_silent: bool,
+    /// A segment of the peer was not authentic.
+    has_forgeries: bool,
     /// When a report last came, for the controller of the leg.
     reported: (Time, u64),
     out: Vec<u8>,
@@ -63,13 +68,13 @@ type Answer = (SessionId, Result<(), Refusal>);
 impl Connection {
     /// # Errors
     /// The node does not admit the peer.
-    pub(super) fn open(node: &Node, id: &Eid, link: PeerLink, ends: Ends) -> Result<Self, NodeError> {
+    pub(super) fn open(node: &Node, id: &Eid, link: PeerLink, mut ends: Ends) -> Result<Self, NodeError> {
         let id = id.clone();
         let agent = Arc::new(PeerSession::by_datagrams(node.clone(), link.address));
         agent.admit(&id, None).map_err(|why| NodeError::Service(format!("LTP with {id}: {why}")))?;
         // The standard library's keys of hash tables are random (getrandom(2)).
         let random = RandomState::new().hash_one(0);
-        let engine = Engine::new(link.config, random, now());
+        let engine = Engine::new(link.config, random, now()).authenticated_by(ends.authentication.take());
         let (tell, told) = mpsc::unbounded_channel();
         Ok(Self {
             node: node.clone(),
@@ -80,6 +85,7 @@ impl Connection {
             engine,
             outcomes: Outcomes { tell, told },
             was_silent: false,
+            has_forgeries: false,
             reported: (Time::ZERO, 0),
             out: Vec::new(),
         })
@@ -104,6 +110,17 @@ impl Connection {
         }
     }
 
+    /// Says it once: whoever has the peer's address can send as many as he likes.
+    fn not_authentic(&mut self, why: &NotAuthentic) {
+        if !std::mem::replace(&mut self.has_forgeries, true) {
+            tracing::warn!(
+                "{}: a segment from its address is dropped: {why}; is the key the same at both ends? Others are \
+                 counted (bentpipe dtn status)",
+                self.id
+            );
+        }
+    }
+
     fn takes_more(&self) -> bool {
         self.engine.room(now()).is_some_and(|room| room >= self.link.block)
     }
@@ -115,6 +132,7 @@ impl Connection {
         for datagram in batch.drain(..) {
             match self.engine.receive(start, &datagram) {
                 Ok(()) => {}
+                Err(Unreadable::NotAuthentic(why)) => self.not_authentic(&why),
                 Err(error) => tracing::debug!("{} sent a datagram that is not taken: {error}", self.id),
             }
         }

@@ -1,4 +1,4 @@
-//! Files with a key for BPSec: hexadecimal digits on one line.
+//! Files with a key for BPSec or LTP: hexadecimal digits on one line.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -25,6 +25,24 @@ pub enum KeyError {
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
+    },
+    /// It contains no key of RSA.
+    #[error("{} has no {what} in PEM form; {remedy}", path.display())]
+    NotPem {
+        /// The file.
+        path: PathBuf,
+        /// Which kind of key it should have.
+        what: &'static str,
+        /// What makes one.
+        remedy: &'static str,
+    },
+    /// Its key cannot be used.
+    #[error("cannot use the key in {}: {reason}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
     },
     /// It contains something else.
     #[error("{} does not have a key of {lengths} bytes as hexadecimal digits; `openssl rand -hex 32` makes \
@@ -53,14 +71,29 @@ pub(super) fn key_encryption(path: &Path) -> Result<KeyEncryptionKey, KeyError> 
 }
 
 fn read<T>(path: &Path, key: fn(&[u8]) -> Option<T>, lengths: &'static str) -> Result<T, KeyError> {
+    let text = private(path)?;
+    let bytes = bytes_of(text.trim_ascii());
+    bytes.as_deref().and_then(key).ok_or_else(|| KeyError::NotAKey { path: path.into(), lengths })
+}
+
+/// A key for HMACs of any length between these, in words.
+pub(crate) fn hmac(
+    path: &Path,
+    lengths: &'static str,
+    is_length: fn(usize) -> bool,
+) -> Result<Vec<u8>, KeyError> {
+    let bytes = bytes_of(private(path)?.trim_ascii()).filter(|bytes| is_length(bytes.len()));
+    bytes.ok_or_else(|| KeyError::NotAKey { path: path.into(), lengths })
+}
+
+/// The bytes of a file that nobody but its owner may read.
+pub(crate) fn private(path: &Path) -> Result<Vec<u8>, KeyError> {
     let cannot_read = |source| KeyError::Read { path: path.into(), source };
     let mode = std::fs::metadata(path).map_err(cannot_read)?.mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(KeyError::NotPrivate { path: path.into(), mode });
     }
-    let text = std::fs::read(path).map_err(cannot_read)?;
-    let bytes = bytes_of(text.trim_ascii());
-    bytes.as_deref().and_then(key).ok_or_else(|| KeyError::NotAKey { path: path.into(), lengths })
+    std::fs::read(path).map_err(cannot_read)
 }
 
 /// The bytes that hexadecimal digits stand for.
