@@ -21,7 +21,7 @@ test: setup lint deny ## everything that CI runs
 	@scripts/setup-peers prometheus || echo "Without Prometheus, the tests that load the alerts and the dashboard's queries are skipped."
 	@scripts/setup-peers readers || echo "Without systemd-analyze, mandoc, zsh, fish, tshark and tcpdump, the tests of units, manual pages, completions and captures are skipped."
 	$(CARGO) test --workspace --locked
-	@if scripts/setup-peers python; then scripts/python test; else echo "Without the packages of python/requirements.txt the tests of the Python package are skipped."; fi
+	@if scripts/setup-peers python; then scripts/python test && scripts/python notebooks; else echo "Without the packages of python/requirements.txt the tests of the Python package are skipped."; fi
 	@[ "$$(id -u)" -eq 0 ] || echo "The tests that need root were skipped: run them with 'make test-root'."
 
 test-root: setup ## only the tests that need root: namespaces, eBPF, interception
@@ -143,9 +143,10 @@ kernels: setup ## the tests that depend on the kernel on Debian's 6.1 and 6.12 i
 	scripts/fetch-kernels 6.1.0 6.12
 	$(AS_ROOT) env "PATH=$$PATH" scripts/kernels
 
-python: setup ## the Python package: its types, and its tests beside the program, with interrupts, resumed sweeps and Dask (PYTHON=python3.9)
+python: setup ## the Python package: its types, its tests beside the program, with interrupts, resumed sweeps and Dask, and the notebooks (PYTHON=python3.9)
 	scripts/setup-peers python
 	scripts/python test $(OPTIONS)
+	scripts/python notebooks
 
 wheel: setup ## the Python package as a wheel for CPython from 3.9 on: target/python/wheels
 	scripts/setup-peers python
