@@ -87,13 +87,15 @@ figures: setup ## the figures of the documentation, drawn anew
 	$(AS_ROOT) target/release/bentpipe lab run psats09-fig4 psats09-fig5 pepsal-congestion pepsal-per pepsal-both pepsal-fairness radius07-reach radius07-step surrey-fig2 surrey-fig3 surrey-fig4 iwssc09-asymmetric iwssc09-loss xcp-fairness lossy-link snoop-senders p-xcp-boxes explicit-shares unknown-capacity leo rain-fade shared-leg return-link one-way short-downloads crowd dtn-disruptive agreement --on kernel --out docs/experiments
 	target/release/bentpipe radius --figure docs/figures/radius.svg
 
-page-pictures: setup ## pictures of the live page: over an emulated GEO link for docs/figures, and in each state in target/page-pictures
-	scripts/setup-peers chromium
+page-pictures: setup ## pictures of the live page and the simulator's: over an emulated GEO link for docs/figures, and in each state in target/page-pictures
+	scripts/setup-peers chromium web
 	$(CARGO) test --locked -p bentpipe --test root --no-run
 	$(AS_ROOT) env "PATH=$$PATH" PAGE_PICTURES="$(CURDIR)/docs/figures" \
 		$(CARGO) test --locked -p bentpipe --test root live_page::pictures
 	mkdir -p target/page-pictures
 	PAGE_PICTURES="$(CURDIR)/target/page-pictures" $(CARGO) test --locked -p bentpipe-admin --test integration live_page::pictures
+	WEB_PICTURES="$(CURDIR)/target/page-pictures" $(CARGO) test --locked -p bentpipe-web --test integration page::pictures
+	cp target/page-pictures/browser-1440-light.png docs/figures
 
 web: setup ## the simulator in a browser, one page that needs nothing else: target/web/bentpipe.html
 	@scripts/setup-peers web

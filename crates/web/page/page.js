@@ -54,6 +54,7 @@ function select(message) {
   const before = lines.slice(0, line - 1).reduce((sum, line) => sum + line.length + 1, 0);
   text.focus();
   text.setSelectionRange(before, before + (lines[line - 1]?.length ?? 0));
+  text.scrollTop = (text.scrollHeight * (line - 1)) / lines.length - text.clientHeight / 3;
 }
 
 // While the text is another than that of the sliders, they are off: they would overwrite it.

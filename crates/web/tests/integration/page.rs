@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::built::{READY, open, opened, run};
 use crate::webdriver::Browser;
@@ -52,6 +52,13 @@ async fn a_run_is_played_and_its_figures_are_those_of_the_results() {
     let goodput = document["results"]["flows"][0]["goodput_bps"].as_f64().unwrap();
     let figures = browser.text("figures").await;
     assert!(figures.contains(&format!("{:.2}\u{a0}Mbit/s", goodput / 1e6)), "{figures}: {goodput}");
+    browser
+        .run(
+            "document.getElementById('charts')\
+             .dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowLeft' }))",
+        )
+        .await;
+    assert_eq!(browser.run("return document.getElementById('time').value").await, "995", "an arrow key");
     let curves = "return document.querySelectorAll('#charts .chart:first-of-type path.s1').length";
     assert_eq!(browser.run(curves).await, 2, "what has been, and what comes");
     browser
@@ -68,6 +75,17 @@ async fn a_run_is_played_and_its_figures_are_those_of_the_results() {
         .await;
     browser.until("another run", READY).await;
     assert_alone(&browser).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_moves_where_motion_is_to_be_reduced() {
+    let Some(browser) = open().await else { return };
+    let features = json!([{ "name": "prefers-reduced-motion", "value": "reduce" }]);
+    browser.cdp("Emulation.setEmulatedMedia", json!({ "features": features })).await;
+    browser.go(&opened()).await;
+    browser.until("a run", READY).await;
+    assert_eq!(browser.run("return document.getElementById('time').value").await, "1000", "the whole run");
+    assert_eq!(browser.text("play").await, "Play");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,10 +127,17 @@ async fn files_are_refused_and_the_next_scenario_runs() {
 async fn pictures() {
     let Some(folder) = std::env::var_os("WEB_PICTURES") else { return };
     let Some(browser) = open().await else { return };
-    for (width, height) in [(1440, 1080), (360, 2600)] {
+    browser
+        .run(
+            "const length = document.getElementById('set-length'); length.value = 6; \
+             length.dispatchEvent(new Event('input'))",
+        )
+        .await;
+    let outage = "return document.getElementById('charts').textContent.includes('outage')";
+    browser.until("a run with an outage", outage).await;
+    for (width, height) in [(1440, 980), (360, 1900)] {
         for scheme in ["light", "dark"] {
             browser.look(width, height, scheme).await;
-            browser.until("a run", READY).await;
             let time = "const time = document.getElementById('time'); time.value = 450; \
                         time.dispatchEvent(new Event('input'))";
             browser.run(time).await;
