@@ -135,7 +135,7 @@ async fn pictures() {
         .await;
     let outage = "return document.getElementById('charts').textContent.includes('outage')";
     browser.until("a run with an outage", outage).await;
-    for (width, height) in [(1440, 980), (360, 1900)] {
+    for (width, height) in [(1440, 1000), (360, 1900)] {
         for scheme in ["light", "dark"] {
             browser.look(width, height, scheme).await;
             let time = "const time = document.getElementById('time'); time.value = 450; \
