@@ -23,10 +23,10 @@ pub(super) const KNOWN: [u64; 5] =
 pub(super) const CHANGING: [u64; 3] = [PREVIOUS_NODE_BLOCK, BUNDLE_AGE_BLOCK, HOP_COUNT_BLOCK];
 
 /// Flags of blocks (RFC 9171 §4.2.4).
-pub(super) const REPLICATE: u8 = 0x01;
-const REPORT: u8 = 0x02;
-const DELETE_BUNDLE: u8 = 0x04;
-const DISCARD: u8 = 0x10;
+pub(super) const REPLICATE: u64 = 0x01;
+const REPORT: u64 = 0x02;
+const DELETE_BUNDLE: u64 = 0x04;
+const DISCARD: u64 = 0x10;
 
 /// The parts of a received bundle that are in none of its fields. Empty for a bundle that this node would
 /// encode in the same way.
@@ -38,7 +38,7 @@ pub(super) struct ReceivedForm {
     pub(super) rewritten: Box<[u8]>,
     /// Flags of the bundle that this node does not know.
     pub(super) flags: u64,
-    pub(super) payload_flags: u8,
+    pub(super) payload_flags: u64,
     /// The extension blocks, in their order.
     pub(super) slots: Vec<Slot>,
 }
@@ -47,7 +47,7 @@ pub(super) struct ReceivedForm {
 pub(super) struct Slot {
     pub(super) kind: u64,
     pub(super) number: u64,
-    pub(super) flags: u8,
+    pub(super) flags: u64,
     pub(super) crc: CrcType,
     /// The whole block, if its content is in no field.
     pub(super) raw: Option<Box<[u8]>>,
@@ -222,7 +222,7 @@ impl Slot {
         let mut out = Vec::with_capacity(16);
         let elements = if self.crc == CrcType::None { 5 } else { 6 };
         put(&mut out, [Item::Array(Some(elements)), Item::Uint(self.kind), Item::Uint(self.number)]);
-        put(&mut out, [Item::Uint(self.flags.into()), Item::Uint(self.crc.code()), Item::Bytes(len)]);
+        put(&mut out, [Item::Uint(self.flags), Item::Uint(self.crc.code()), Item::Bytes(len)]);
         out
     }
 

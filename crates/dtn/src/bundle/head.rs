@@ -229,11 +229,10 @@ impl RawBlock {
     /// Type, number, flags and type of CRC (RFC 9171 §4.3.2).
     fn header(&self) -> Result<Slot, Malformed> {
         let number = |index, what| self.uint(index).ok_or_else(|| self.error(what));
-        let flags = number(2, "a block's flags are a number")?;
         Ok(Slot {
             kind: number(0, "a block's type is a number")?,
             number: number(1, "a block's number is a number")?,
-            flags: u8::try_from(flags).map_err(|_| self.error("a block has flags that do not exist"))?,
+            flags: number(2, "a block's flags are a number")?,
             crc: self.crc_type(3)?,
             raw: None,
         })
@@ -298,7 +297,7 @@ fn bundle_of(reader: &mut Reader<'_>, payload_len: u64) -> Result<Bundle, &'stat
 
 impl Bundle {
     /// Keeps what came, unless it is what this node would write by itself.
-    fn keep(&mut self, primary: &[u8], payload_flags: u8, slots: Vec<Slot>, head: &[u8]) {
+    fn keep(&mut self, primary: &[u8], payload_flags: u64, slots: Vec<Slot>, head: &[u8]) {
         let flags = self.received.flags;
         let rewritten = self.own_primary();
         if flags == 0 && payload_flags == 0 && *rewritten == *primary && self.head() == head {

@@ -125,6 +125,28 @@ fn an_impossible_hop_limit_is_unintelligible() {
     }
 }
 
+/// RFC 9171 §4.2.4: flags that no standard has assigned yet are passed on, in blocks of every kind.
+#[test]
+fn flags_that_are_not_assigned_are_passed_on() {
+    // Hop count, and a block that nobody knows, both with the flags 0x1201, and a payload with 0x1000.
+    let known = [0x85, 10, 2, 0x19, 0x12, 0x01, 0, 0x43, 0x82, 9, 1];
+    let unknown = [0x85, 0x18, 77, 3, 0x19, 0x12, 0x01, 0, 0x41, 7];
+    let bytes = foreign(CrcType::None, &[&known, &unknown]);
+    let plain = [0x85, 1, 1, 0, 0, 0x45];
+    let at = bytes.windows(plain.len()).position(|window| window == plain).unwrap();
+    let payload = [0x85, 1, 1, 0x19, 0x10, 0, 0, 0x45];
+    let bytes = [&bytes[..at], &payload, &bytes[at + plain.len()..]].concat();
+    let (mut bundle, text) = decode(&bytes, 64).unwrap();
+    assert_eq!((bundle.hops, &text[..]), (Some(HopCount { limit: 9, count: 1 }), &b"hello"[..]));
+    assert_eq!(bundle.process_unknown_blocks(), Unprocessable::default());
+    let next = bundle.for_next_hop(&eid("dtn://r/"), bundle.id.created, bundle.id.created).unwrap();
+    let head = next.head();
+    let counted = [0x85, 10, 2, 0x19, 0x12, 0x01, 0, 0x43, 0x82, 9, 2];
+    for block in [&counted[..], &unknown, &payload] {
+        assert!(contains(&head, block), "{head:x?}");
+    }
+}
+
 /// RFC 9171 §4.2.3: what has no source has no identity, by which fragments would find each other.
 #[test]
 fn a_fragment_without_a_source_is_malformed() {

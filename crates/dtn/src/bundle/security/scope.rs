@@ -15,14 +15,14 @@ const SECURITY_HEADER: u64 = 4;
 pub(super) const ALL: u64 = 7;
 
 /// The flags of blocks that RFC 9171 §4.2.4 assigns; the canonical form has no others (RFC 9172 §4).
-const ASSIGNED_FLAGS: u8 = 0x17;
+const ASSIGNED_FLAGS: u64 = 0x17;
 
 /// A block's type, number and flags.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     pub(super) kind: u64,
     pub(super) number: u64,
-    pub(super) flags: u8,
+    pub(super) flags: u64,
 }
 
 impl Header {
@@ -36,7 +36,7 @@ impl Header {
     }
 
     fn put(self, out: &mut Vec<u8>) {
-        let flags = u64::from(self.flags & ASSIGNED_FLAGS);
+        let flags = self.flags & ASSIGNED_FLAGS;
         put(out, [self.kind, self.number, flags].map(Item::Uint));
     }
 }

@@ -62,7 +62,6 @@ fn example(blocks: &[&str]) -> Bundle {
         let mut reader = Reader::new(&raw);
         assert_eq!(reader.item(), Ok(Item::Array(Some(5))));
         let [kind, number, flags, _crc] = [(); 4].map(|()| reader.uint().unwrap());
-        let flags = u8::try_from(flags).unwrap();
         bundle.received.slots.push(Slot { kind, number, flags, crc: CrcType::None, raw: Some(raw.into()) });
     }
     bundle
