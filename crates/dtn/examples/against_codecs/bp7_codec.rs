@@ -57,6 +57,11 @@ const EXPLAINED: &[Explained] = &[
     ),
     (Who::Both, "hop count", "bp7 skips a tag in the block, which makes no sense here"),
     (Who::Both, "previous node", "it has no slash after its name, or a tag: the block makes no sense here"),
+    (
+        Who::Ours,
+        "expected u#",
+        "flags of a block beyond the eighth, which a later standard may assign (RFC 9171 §4.2.4)",
+    ),
     (Who::Ours, "TrailingData", "an ipn endpoint with an allocator (RFC 9758), which bp7 does not know"),
     (
         Who::Theirs,
