@@ -261,3 +261,44 @@ fn direction(heading: Heading) -> &'static str {
 fn since_1970(at: SystemTime) -> Duration {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kind of each block, and its bytes.
+    fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
+        let word = |bytes: &[u8], at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+        let mut blocks = Vec::new();
+        while !file.is_empty() {
+            let (block, rest) = file.split_at(word(file, 4) as usize);
+            blocks.push((word(block, 0), block));
+            file = rest;
+        }
+        blocks
+    }
+
+    #[test]
+    fn a_capture_has_the_terminals_interface_each_packet_with_its_direction_and_what_is_missing() {
+        let mut interface = CapturedInterface { speed: Some(10_000_000), ..CapturedInterface::default() };
+        let mut file = interface.begin().to_vec();
+        let at = SystemTime::UNIX_EPOCH + Duration::from_nanos(0x0102_0304_0506_0708);
+        for heading in [Heading::Up, Heading::Down] {
+            file.extend_from_slice(interface.packet(at, heading, b"hello"));
+        }
+        file.extend_from_slice(interface.end(3));
+        let [(0x0a0d_0d0a, _), (1, described), (6, sent), (6, received), (5, counters)] = blocks(&file)[..]
+        else {
+            panic!("{file:?}")
+        };
+        let contains = |block: &[u8], bytes: &[u8]| block.windows(bytes.len()).any(|part| part == bytes);
+        assert!(contains(described, b"sat0") && contains(described, &10_000_000u64.to_le_bytes()));
+        // The upper half of the time, the lower one, both lengths.
+        let head = [4, 3, 2, 1, 8, 7, 6, 5, 5, 0, 0, 0, 5, 0, 0, 0];
+        for (block, flags) in [(sent, 2), (received, 1)] {
+            assert_eq!((&block[12..28], &block[28..33]), (&head[..], &b"hello"[..]));
+            assert!(contains(block, &[2, 0, 4, 0, flags, 0, 0, 0]), "epb_flags: {block:?}");
+        }
+        assert!(contains(counters, &2u64.to_le_bytes()) && contains(counters, &3u64.to_le_bytes()));
+    }
+}
