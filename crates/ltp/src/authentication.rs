@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ring::hmac;
-use ring::rand::SystemRandom;
+use ring::rand::SecureRandom;
 use ring::rsa;
 use ring::signature::{self, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
 
@@ -30,10 +30,13 @@ pub const KEY_LENGTHS: std::ops::RangeInclusive<usize> = 16..=64;
 #[derive(Clone)]
 pub struct Authentication(Suite);
 
+/// Where randomness is from: like the time, from the caller, as not every machine has a source.
+pub type Random = Arc<dyn SecureRandom + Send + Sync>;
+
 #[derive(Clone)]
 enum Suite {
     Hmac { code: u8, key: hmac::Key },
-    Rsa { own: Arc<rsa::KeyPair>, peer: UnparsedPublicKey<Arc<[u8]>> },
+    Rsa { own: Arc<rsa::KeyPair>, peer: UnparsedPublicKey<Arc<[u8]>>, random: Random },
 }
 
 /// The extensions of a segment (RFC 5326 §3.1.4) that authentication needs.
@@ -86,11 +89,11 @@ impl Authentication {
 
     /// RSA-SHA256, cipher suite 1, with signatures of PKCS#1 v1.5: this end's private key (PKCS#8, DER), and the
     /// peer's public one (`RSAPublicKey` of PKCS#1, DER; 2048 to 8192 bits). With a key of another form nothing
-    /// of the peer is authentic.
+    /// of the peer is authentic. Signatures take randomness of `random`, which blinds their computation.
     ///
     /// # Errors
     /// The private key cannot be used.
-    pub fn rsa_sha256(own: &[u8], peer: &[u8]) -> Result<Self, UnusableKey> {
+    pub fn rsa_sha256(own: &[u8], peer: &[u8], random: Random) -> Result<Self, UnusableKey> {
         let own = rsa::KeyPair::from_pkcs8(own).map_err(|rejected| {
             UnusableKey::Private(match rejected.to_string().as_str() {
                 "TooSmall" => "it is too short",
@@ -100,7 +103,7 @@ impl Authentication {
             })
         })?;
         let peer = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, Arc::from(peer));
-        Ok(Self(Suite::Rsa { own: Arc::new(own), peer }))
+        Ok(Self(Suite::Rsa { own: Arc::new(own), peer, random }))
     }
 
     /// The NULL cipher suite, 255: an HMAC whose key everybody has. It finds errors, and no enemies.
@@ -153,11 +156,11 @@ impl Authentication {
                 let tag = hmac::sign(key, out);
                 out.extend_from_slice(&tag.as_ref()[..HMAC_LEN]);
             }
-            Suite::Rsa { own, .. } => {
+            Suite::Rsa { own, random, .. } => {
                 let mut proof = vec![0; own.public().modulus_len()];
                 // It fails without randomness, which blinds the computation and does not change its result: the
                 // peer drops the segment, as if it had been lost.
-                let _ = own.sign(&signature::RSA_PKCS1_SHA256, &SystemRandom::new(), out, &mut proof);
+                let _ = own.sign(&signature::RSA_PKCS1_SHA256, &**random, out, &mut proof);
                 out.extend(proof);
             }
         }

@@ -36,7 +36,7 @@ pub mod sdnv;
 pub mod segment;
 mod sending;
 
-pub use authentication::{Authentication, KEY_LENGTHS, NotAuthentic, UnusableKey};
+pub use authentication::{Authentication, KEY_LENGTHS, NotAuthentic, Random, UnusableKey};
 pub use engine::{Config, Engine, Event, Failure, Statistics, Unreadable};
 pub use pacer::Pacer;
 pub use segment::{Reason, SessionId};

@@ -115,7 +115,7 @@ export class View {
     const result = results.flows[number];
     const leg = flow.legs[flow.legs.length - 1];
     const received = flow.received[index];
-    const isOver = result.complete && received >= result.bytes;
+    const isOver = result.finished && received >= result.bytes;
     const isFinal = isOver || index === flow.received.length - 1;
     const bps = isFinal ? result.goodput_bps : time > 0 ? (received * 8) / time : 0;
     big.textContent = rate(bps);
@@ -134,7 +134,7 @@ export class View {
   summary() {
     const { results, curves, limits } = this.#document;
     const outcome = (flow, number) => {
-      if (flow.complete) return `${flow.name} ${span(flow.seconds)}`;
+      if (flow.finished) return `${flow.name} ${span(flow.seconds)}`;
       const total = limits[number].bytes === null ? "" : ` of ${bytes(limits[number].bytes)}`;
       return `${flow.name} ${bytes(flow.bytes)}${total} in ${span(flow.seconds)}`;
     };

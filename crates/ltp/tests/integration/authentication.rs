@@ -1,10 +1,12 @@
 //! Authenticated segments (RFC 5327).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bentpipe_ltp::{Authentication, Color, Engine, NotAuthentic, Unreadable, UnusableKey};
 use bentpipe_units::{Rate, Time};
 use proptest::prelude::*;
+use ring::rand::SystemRandom;
 
 use crate::world::{World, at, block, config};
 
@@ -19,7 +21,7 @@ fn hmac() -> Authentication {
 fn rsa(own: usize) -> Authentication {
     let private = [&include_bytes!("../keys/a.pk8")[..], include_bytes!("../keys/b.pk8")];
     let public = [&include_bytes!("../keys/a.pub")[..], include_bytes!("../keys/b.pub")];
-    Authentication::rsa_sha256(private[own], public[1 - own]).unwrap()
+    Authentication::rsa_sha256(private[own], public[1 - own], Arc::new(SystemRandom::new())).unwrap()
 }
 
 fn engine(own: u64, authentication: Option<Authentication>) -> Engine {
@@ -126,7 +128,8 @@ fn the_lengths_of_keys_are_bounded() {
         assert_eq!(Authentication::hmac_sha1_80(&vec![1; len]).unwrap_err(), UnusableKey::Length(len));
     }
     let public = include_bytes!("../keys/a.pub");
-    assert!(matches!(Authentication::rsa_sha256(public, public), Err(UnusableKey::Private(_))));
+    let random = Arc::new(SystemRandom::new());
+    assert!(matches!(Authentication::rsa_sha256(public, public, random), Err(UnusableKey::Private(_))));
     let shown = format!("{:?}", hmac());
     assert_eq!(shown, "Authentication(\"HMAC-SHA1-80\")");
 }

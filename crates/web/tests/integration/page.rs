@@ -49,6 +49,13 @@ async fn a_run_is_played_and_its_figures_are_those_of_the_results() {
     let text = browser.run("return document.getElementById('scenario').value").await;
     let document = bentpipe_web::run(text.as_str().unwrap(), 1, &mut |_| ()).unwrap();
     let document: Value = serde_json::from_str(&document).unwrap();
+    // Its own word for what is finished, and what the page makes of it.
+    let [split, other] = [0, 1].map(|flow| &document["results"]["flows"][flow]);
+    assert_eq!([&split["finished"], &other["finished"]], [&json!(true), &json!(true)]);
+    let seconds = |flow: &Value| format!("{:.0}", flow["seconds"].as_f64().unwrap().floor());
+    let state = browser.text("state").await;
+    let expected = [format!("split {}", seconds(split)), format!("end-to-end {}", seconds(other))];
+    assert!(expected.iter().all(|part| state.contains(part)) && !state.contains(" of "), "{state}");
     let goodput = document["results"]["flows"][0]["goodput_bps"].as_f64().unwrap();
     let figures = browser.text("figures").await;
     assert!(figures.contains(&format!("{:.2}\u{a0}Mbit/s", goodput / 1e6)), "{figures}: {goodput}");

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use bentpipe_ltp::{Authentication, KEY_LENGTHS};
+use ring::rand::SystemRandom;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 
@@ -63,7 +65,8 @@ fn load(settings: &PeerLtpSettings) -> Result<Option<Authentication>, KeyError> 
             let public = SubjectPublicKeyInfoDer::from_pem_slice(&text)
                 .map_err(|_| not_pem(peer_key, "public key", PUBOUT))?;
             let public = rsa_key(&public).ok_or_else(|| unusable(peer_key, "it is no public key of RSA"))?;
-            let keys = Authentication::rsa_sha256(own.secret_pkcs8_der(), public);
+            let keys =
+                Authentication::rsa_sha256(own.secret_pkcs8_der(), public, Arc::new(SystemRandom::new()));
             keys.map(Some).map_err(|why| unusable(key, &why.to_string()))
         }
     }
