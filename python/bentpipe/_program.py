@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-from typing import Any, Dict, Optional
+import tempfile
+from typing import Any, Dict, Optional, Union
 
 from . import _core
 from ._errors import LabError
@@ -25,13 +26,20 @@ def radius(delay_s: Optional[float] = None, outage_s: float = 0.0) -> Dict[str, 
     return document
 
 
-def lab(name: str, *, quick: bool = False, program: Optional[str] = None) -> Dict[str, Any]:
+def lab(
+    name: str,
+    *,
+    seeds: Optional[int] = None,
+    out: Union[None, str, os.PathLike[str]] = None,
+    program: Optional[str] = None,
+) -> Dict[str, Any]:
     """Runs an experiment in virtual time and returns the document of ``bentpipe lab run NAME --json``.
 
     It takes the installed program, as experiments need more of the project than this package has; minutes, as a rule.
 
     name: of an experiment, as ``bentpipe lab list`` has them.
-    quick: with fewer seeds.
+    seeds: with how many each setting runs; by default the experiment's own number.
+    out: a folder for its figures, tables and page. Without it they are not kept, though the document names them.
     program: the program's path; by default ``BENTPIPE`` of the environment, or ``bentpipe`` on the search path.
 
     LabError if there is no such program, or if it fails; KeyboardInterrupt ends it.
@@ -39,11 +47,14 @@ def lab(name: str, *, quick: bool = False, program: Optional[str] = None) -> Dic
     found = program or os.environ.get("BENTPIPE") or shutil.which("bentpipe")
     if found is None:
         raise LabError("cannot run an experiment: the program bentpipe is not installed; install it, or give program=")
-    command = [found, "lab", "run", name, "--json"] + (["--quick"] if quick else [])
-    try:
-        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-    except OSError as error:
-        raise LabError(f"cannot start {found}: {error}; give the program's path by program=") from error
+    with tempfile.TemporaryDirectory(prefix="bentpipe-lab-") as scratch:
+        command = [found, "lab", "run", name, "--json", "--out", os.fspath(out or scratch)]
+        if seeds is not None:
+            command += ["--seeds", str(seeds)]
+        try:
+            ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        except OSError as error:
+            raise LabError(f"cannot start {found}: {error}; give the program's path by program=") from error
     try:
         document: Dict[str, Any] = json.loads(ended.stdout)
     except json.JSONDecodeError as error:

@@ -47,3 +47,75 @@ pub(crate) fn custom_names(scenario: &Scenario) -> impl Iterator<Item = String> 
         if let Algorithm::Custom(name) = congestion { Some(name.as_str().to_owned()) } else { None }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use bentpipe_link::PassingPacket;
+    use bentpipe_tcp::congestion::NewReno;
+
+    use super::*;
+    use crate::file::Source;
+    use crate::{RunResult, Unobserved, run_with};
+
+    const TEXT: &str = r#"
+duration = "60s"
+[[link]]
+name = "sat"
+between = ["a", "b"]
+rate = "10M"
+delay = "100ms"
+per = "2%"
+[tcp.t]
+congestion = "newreno"
+[[flow]]
+name = "f"
+from = "a"
+to = "b"
+bytes = "1MB"
+tcp = "t"
+"#;
+
+    fn go(congestion: &str, extensions: Extensions) -> RunResult {
+        let source = Source::parse("s.toml", TEXT).unwrap().with_custom(["mine".to_owned()]);
+        let setting = format!("tcp.t.congestion={congestion}").parse().unwrap();
+        run_with(&source.with(&[setting]).unwrap(), 1, &mut Unobserved, extensions)
+    }
+
+    #[test]
+    fn a_control_from_outside_is_the_one_that_its_factory_makes() {
+        let mut extensions = Extensions::default();
+        let factory = ControlFactory::new(|parameters| Box::new(NewReno::new(parameters)));
+        extensions.congestion.insert("mine".to_owned(), factory);
+        let built_in = go("newreno", Extensions::default());
+        assert_eq!(go("custom:mine", extensions), built_in);
+        assert!(go("cubic", Extensions::default()) != built_in, "the control matters here");
+    }
+
+    #[test]
+    fn a_control_that_nobody_gives_is_no_scenario() {
+        let source = Source::parse("s.toml", TEXT).unwrap();
+        let text = |name: &str| {
+            let setting = format!("tcp.t.congestion={name}").parse().unwrap();
+            source.with(&[setting]).unwrap_err().to_string()
+        };
+        assert!(text("custom:mine").contains("there is no congestion control custom:mine"));
+        for wrong in ["custom:", "custom:a b", &format!("custom:{}", "x".repeat(33))] {
+            assert!(text(wrong).contains("is not a congestion control"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_effect_acts_in_its_direction_only() {
+        #[derive(Debug)]
+        struct LoseAll;
+        impl CustomEffect for LoseAll {
+            fn apply(&mut self, packet: &mut PassingPacket) {
+                packet.is_lost = true;
+            }
+        }
+        let effects = vec![LinkEffect { link: 0, forward: false, effect: Box::new(LoseAll) }];
+        let link = go("newreno", Extensions { effects, ..Extensions::default() }).links.remove(0);
+        assert!(link.reverse.offered > 0 && link.reverse.delivered == 0, "{link:?}");
+        assert!(link.forward.delivered > 0, "{link:?}");
+    }
+}
