@@ -21,7 +21,7 @@ test: setup lint deny ## everything that CI runs
 	@scripts/setup-peers prometheus || echo "Without Prometheus, the tests that load the alerts and the dashboard's queries are skipped."
 	@scripts/setup-peers readers || echo "Without systemd-analyze, mandoc, zsh, fish, tshark and tcpdump, the tests of units, manual pages, completions and captures are skipped."
 	$(CARGO) test --workspace --locked
-	@if scripts/setup-peers python; then scripts/python test && scripts/python notebooks; else echo "Without the packages of python/requirements.txt the tests of the Python package are skipped."; fi
+	@if scripts/setup-peers python; then BENTPIPE="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug/bentpipe" scripts/python test && scripts/python notebooks; else echo "Without the packages of python/requirements.txt the tests of the Python package are skipped."; fi
 	@[ "$$(id -u)" -eq 0 ] || echo "The tests that need root were skipped: run them with 'make test-root'."
 
 test-root: setup ## only the tests that need root: namespaces, eBPF, interception
