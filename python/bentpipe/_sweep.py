@@ -88,7 +88,13 @@ def sweep(
             raise
         finally:
             work.close()
-    return collected.close()
+    rows = collected.close()
+    lost = len(collected.missing())
+    if lost:
+        # Rows that are not there must not look like all.
+        hint = "" if resume is None else "; the others are kept"
+        raise RuntimeError(f"{lost} of {len(plan)} runs have ended without a result: see standard error, and report the scenario{hint}")
+    return rows
 
 
 class Spec:

@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 import bentpipe
+from bentpipe import _sweep
 from conftest import LONG, ROOT
 
 GRID = {
@@ -169,6 +170,18 @@ def test_a_sweep_that_was_killed_goes_on_and_ends_as_if_it_had_not_been(scenario
     told.clear()
     assert rows(bentpipe.sweep(scenario, GRID, 60, resume=tmp_path, progress=lambda *both: told.append(both))) == whole
     assert told == [(720, 720)]
+
+
+def test_runs_that_vanish_are_an_error(scenario, tmp_path, monkeypatch):
+    class Vanishing(_sweep._Here):
+        def __init__(self, plan, pieces, table, threads):
+            super().__init__(plan, pieces[:-1], table, threads)
+
+    monkeypatch.setattr(_sweep, "_Here", Vanishing)
+    with pytest.raises(RuntimeError, match="2 of 20 runs have ended without a result.*the others are kept"):
+        bentpipe.sweep(scenario, seeds=20, threads=1, resume=tmp_path)
+    monkeypatch.undo()
+    assert {row["run"] for row in rows(bentpipe.sweep(scenario, seeds=20, resume=tmp_path))} == set(range(1, 21))
 
 
 def test_half_a_line_of_states_and_half_a_file_are_done_again(scenario, tmp_path):

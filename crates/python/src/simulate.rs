@@ -80,7 +80,6 @@ pub(crate) fn name_of(state: State) -> &'static str {
         State::Pending => "pending",
         State::Finished => "finished",
         State::Unfinished => "unfinished",
-        State::Failed => "failed",
     }
 }
 

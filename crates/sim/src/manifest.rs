@@ -16,14 +16,12 @@ use crate::sweep::Plan;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It has not been run, or it was stopped.
+    /// It has not been run, or its sweep ended before all were.
     Pending,
     /// It has been run, and each of its flows that has an end is finished.
     Finished,
     /// It has been run, and a flow was not finished at its end.
     Unfinished,
-    /// It could not be run.
-    Failed,
 }
 
 impl State {
@@ -51,6 +49,13 @@ pub struct Entry {
     pub seed: u64,
     /// What has become of it.
     pub state: State,
+}
+
+impl Entry {
+    /// Whether both are the same run, whatever has become of it.
+    fn is_the_same(&self, other: &Self) -> bool {
+        (&self.settings, &self.case, self.seed) == (&other.settings, &other.case, other.seed)
+    }
 }
 
 /// All runs of a plan.
@@ -103,11 +108,9 @@ impl Manifest {
 
     /// Whether both are of the same runs, whatever has become of them.
     pub fn is_of_the_same_runs(&self, other: &Self) -> bool {
-        let of = |runs: &[Entry]| {
-            runs.iter().map(|run| (run.settings.clone(), run.case.clone(), run.seed)).collect::<Vec<_>>()
-        };
         (&self.version, &self.scenario_sha256) == (&other.version, &other.scenario_sha256)
-            && of(&self.runs) == of(&other.runs)
+            && self.runs.len() == other.runs.len()
+            && self.runs.iter().zip(&other.runs).all(|(one, other)| one.is_the_same(other))
     }
 
     /// Writes it as JSON, in one piece: a reader sees the file as it was or as it is.

@@ -153,17 +153,12 @@ impl Sim {
         let Some(path) = &self.manifest else { return self.run_all(plan) };
         let mut manifest = Manifest::new(plan);
         manifest.write(path)?;
-        let runs = self.run_all(plan);
-        match &runs {
-            Ok(runs) => {
-                for (entry, run) in manifest.runs.iter_mut().zip(runs) {
-                    entry.state = run.result.state;
-                }
-            }
-            Err(_) => manifest.runs.iter_mut().for_each(|entry| entry.state = State::Failed),
+        let runs = self.run_all(plan)?;
+        for (entry, run) in manifest.runs.iter_mut().zip(&runs) {
+            entry.state = run.result.state;
         }
         manifest.write(path)?;
-        runs
+        Ok(runs)
     }
 
     /// All runs, in order.
