@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bentpipe_link::Fate;
-use bentpipe_tcp::{End, Endpoint, Metrics, MetricsCache, State};
+use bentpipe_tcp::{End, Endpoint, Metrics, MetricsCache, Segment, State};
 use bentpipe_units::Time;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -65,6 +65,8 @@ pub(crate) struct World<'a> {
     scenario: &'a Scenario,
     observer: &'a mut dyn Observer,
     watches_packets: bool,
+    /// Packets are watched or captured.
+    watches_offers: bool,
     follows_packets: bool,
     captures_packets: bool,
     follows_senders: bool,
@@ -113,6 +115,7 @@ impl<'a> World<'a> {
         let mut world = World {
             scenario,
             watches_packets: observer.watches_packets(),
+            watches_offers: observer.watches_packets() || observer.captures_packets(),
             follows_packets: observer.follows_packets(),
             captures_packets: observer.captures_packets(),
             follows_senders: observer.follows_senders(),
@@ -217,7 +220,7 @@ impl<'a> World<'a> {
             None => self.events.remove_first(),
         }
         if self.captures_packets {
-            self.capture_received(pipe, &packet);
+            self.capture_received(pipe, packet);
         }
         self.pass_on(packet);
     }
@@ -236,7 +239,7 @@ impl<'a> World<'a> {
                 return;
             }
             if self.follows_senders {
-                self.report_sender(peer, &SenderEvent::Received(segment));
+                self.report_received(peer, *segment);
             }
             let was = self.endpoints[peer].state();
             self.endpoints[peer].on_segment(self.now, segment);
@@ -327,7 +330,7 @@ impl<'a> World<'a> {
     fn transmit(&mut self, endpoint: usize) {
         while let Some(segment) = self.endpoints[endpoint].poll_transmit(self.now) {
             if self.follows_senders {
-                self.report_sender(endpoint, &SenderEvent::Sent(&segment));
+                self.report_sent(endpoint, segment);
             }
             let (carries_data, payload) = (segment.len > 0, Payload::Tcp(segment));
             self.forward(Packet { payload, from: endpoint as u32, hop: 0, corrupted: false });
@@ -336,9 +339,7 @@ impl<'a> World<'a> {
             }
         }
         if self.follows_senders {
-            let sender = &self.endpoints[endpoint];
-            let (variables, done) = (sender.variables(), sender.statistics());
-            self.report_sender(endpoint, &SenderEvent::State(&variables, &done));
+            self.report_state(endpoint);
         }
         let due = self.endpoints[endpoint].wake_at();
         self.attachments[endpoint].alarm.set(&mut self.events, due, Event::Wake(endpoint as u32));
@@ -352,17 +353,28 @@ impl<'a> World<'a> {
         if self.pipes[pipe as usize].near.is_some() {
             return self.pass_link_end(pipe, packet);
         }
-        let watched = if self.watches_packets || self.captures_packets { Some(packet) } else { None };
+        if self.watches_offers {
+            return self.forward_watched(pipe, packet);
+        }
         packet.hop += 1;
+        self.offer(pipe, packet);
+    }
+
+    #[inline(always)]
+    fn offer(&mut self, pipe: u32, packet: Packet) -> Fate {
         let (fate, next) = self.pipes[pipe as usize].offer(self.now, packet);
         if let Some(next) = next {
             self.events.schedule(next, Event::Arrival(pipe));
         }
         self.report_steps(pipe);
-        if let Some(packet) = watched {
-            self.report(pipe, &packet, fate);
-            self.capture_sent(pipe, &packet, fate);
-        }
+        fate
+    }
+
+    #[inline(never)]
+    fn forward_watched(&mut self, pipe: u32, packet: Packet) {
+        let fate = self.offer(pipe, Packet { hop: packet.hop + 1, ..packet });
+        self.report(pipe, &packet, fate);
+        self.capture_sent(pipe, &packet, fate);
     }
 
     /// Tells the observer of a packet of a flow.
@@ -377,8 +389,26 @@ impl<'a> World<'a> {
         self.observer.packet(&offered);
     }
 
-    /// Tells the observer of an event at an endpoint, if it is the sending end of its leg.
+    // Functions of their own, which take values: packets that nobody watches need no place in memory for that.
+
     #[inline(never)]
+    fn report_received(&mut self, endpoint: usize, segment: Segment) {
+        self.report_sender(endpoint, &SenderEvent::Received(&segment));
+    }
+
+    #[inline(never)]
+    fn report_sent(&mut self, endpoint: usize, segment: Segment) {
+        self.report_sender(endpoint, &SenderEvent::Sent(&segment));
+    }
+
+    #[inline(never)]
+    fn report_state(&mut self, endpoint: usize) {
+        let sender = &self.endpoints[endpoint];
+        let (variables, done) = (sender.variables(), sender.statistics());
+        self.report_sender(endpoint, &SenderEvent::State(&variables, &done));
+    }
+
+    /// Tells the observer of an event at an endpoint, if it is the sending end of its leg.
     fn report_sender(&mut self, endpoint: usize, event: &SenderEvent<'_>) {
         let flow = self.attachments[endpoint].flow as usize;
         let end = endpoint - self.flows[flow].first;

@@ -352,7 +352,7 @@ impl Sender {
         }
         let twice = self.answer_probe(now, ack, twice, duplicate && !progress.sacked);
         let echoed = echo.map(|age| sent_in_tick(now, age));
-        let in_recovery = self.recover(now, progress, duplicate, echoed, twice);
+        let in_recovery = self.recover(now, &progress, duplicate, echoed, twice);
         if self.counts_packets {
             self.congestion.on_flight(&Flight {
                 in_flight: self.in_flight(),
@@ -361,7 +361,7 @@ impl Sender {
             });
         }
         if self.delivery_rate.is_some() {
-            self.sample_rate(now, progress, in_flight, self.queue.ever_lost() - lost, rtt);
+            self.sample_rate(now, &progress, in_flight, self.queue.ever_lost() - lost, rtt);
         }
         if progress.delivered > 0 {
             self.congestion.on_ack(&Acked {
@@ -383,7 +383,7 @@ impl Sender {
         }
     }
 
-    fn sample_rate(&mut self, now: Time, progress: Progress, before: u64, lost: u64, rtt: Option<Duration>) {
+    fn sample_rate(&mut self, now: Time, progress: &Progress, before: u64, lost: u64, rtt: Option<Duration>) {
         let (bytes, in_flight) = (progress.delivered, self.in_flight());
         let Some(rate) = &mut self.delivery_rate else { return };
         let ever_lost = self.queue.ever_lost();
@@ -484,7 +484,7 @@ impl Sender {
     fn recover(
         &mut self,
         now: Time,
-        progress: Progress,
+        progress: &Progress,
         duplicate: bool,
         echoed: Option<Time>,
         twice: Option<(u64, u64)>,
@@ -513,7 +513,7 @@ impl Sender {
         }
         // As Linux does: a queue that grows by more than it drains would let the timer expire, although
         // segments arrive all the time.
-        let goes_on = self.restarts_for_head && self.queue.awaits_repeated_head(&progress);
+        let goes_on = self.restarts_for_head && self.queue.awaits_repeated_head(progress);
         if self.queue.outstanding() == 0 {
             self.timer = Time::MAX;
             self.expiries = 0;

@@ -22,6 +22,8 @@ pub(crate) struct Transmitter {
     room: Option<u128>,
     /// When the last accepted packet will have left: nanoseconds, and ticks of the one that has begun.
     free_at: (u128, u64),
+    /// Wire bytes of the last packet, and what they take: the next one is often as long.
+    last: (u64, (u128, u64)),
 }
 
 const TICKS_PER_BYTE: u64 = 8 * 1_000_000_000;
@@ -29,7 +31,12 @@ const TICKS_PER_BYTE: u64 = 8 * 1_000_000_000;
 impl Transmitter {
     /// A transmitter of `rate` with room for `limit` wire bytes; `None` is room without end.
     pub(crate) fn new(rate: Rate, limit: Option<ByteCount>) -> Self {
-        Self { ticks_per_nano: rate.bps(), room: limit.map(|limit| work(limit.get())), free_at: (0, 0) }
+        Self {
+            ticks_per_nano: rate.bps(),
+            room: limit.map(|limit| work(limit.get())),
+            free_at: (0, 0),
+            last: (0, (0, 0)),
+        }
     }
 
     /// When the last bit of a packet of `wire_bytes` that arrives `now` leaves; `None` if the queue has no
@@ -44,7 +51,10 @@ impl Transmitter {
             return None;
         }
         let (start, ticks) = if backlog > 0 { self.free_at } else { (now.as_nanos().into(), 0) };
-        let (nanos, rest) = self.time_for(wire_bytes);
+        if wire_bytes != self.last.0 {
+            self.last = (wire_bytes, self.time_for(wire_bytes));
+        }
+        let (nanos, rest) = self.last.1;
         // Two parts of a nanosecond are less than two nanoseconds; as a sum they may exceed a word.
         let until_next = self.ticks_per_nano - rest;
         self.free_at = match ticks.checked_sub(until_next) {
@@ -68,8 +78,13 @@ impl Transmitter {
     fn unsent(&self, now: Time) -> u128 {
         let (nanos, ticks) = self.free_at;
         let rate = u128::from(self.ticks_per_nano);
-        let whole = nanos.checked_sub(now.as_nanos().into());
-        whole.map_or(0, |nanos| nanos.saturating_mul(rate).saturating_add(ticks.into()))
+        let Some(whole) = nanos.checked_sub(now.as_nanos().into()) else { return 0 };
+        let whole = match u64::try_from(whole) {
+            // Two words at most, which needs no check.
+            Ok(nanos) => u128::from(nanos) * rate,
+            Err(_) => whole.saturating_mul(rate),
+        };
+        whole.saturating_add(ticks.into())
     }
 
     /// Rounded up to the nanosecond, so that no packet is reported to have left before it has.

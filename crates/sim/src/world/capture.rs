@@ -18,9 +18,9 @@ impl World<'_> {
 
     /// A packet comes out of a pipe.
     #[inline(never)]
-    pub(super) fn capture_received(&mut self, pipe: u32, packet: &Packet) {
+    pub(super) fn capture_received(&mut self, pipe: u32, packet: Packet) {
         let event = CaptureEvent::Received { is_corrupted: packet.corrupted };
-        self.capture(receiving_end(pipe), event, self.content(packet));
+        self.capture(receiving_end(pipe), event, self.content(&packet));
     }
 
     /// A frame is offered to a pipe.
@@ -44,7 +44,7 @@ impl World<'_> {
                 self.capture(receiving_end(pipe), event, CapturedContent::Frame(bytes));
             }
             Frame::Plain(frame) => {
-                frame.packet().into_iter().for_each(|packet| self.capture_received(pipe, packet));
+                frame.packet().into_iter().for_each(|&packet| self.capture_received(pipe, packet));
             }
         }
     }

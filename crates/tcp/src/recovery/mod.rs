@@ -126,7 +126,7 @@ pub(crate) struct Action {
 #[derive(Debug)]
 pub(crate) struct Acknowledgement<'a> {
     pub(crate) now: Time,
-    pub(crate) progress: Progress,
+    pub(crate) progress: &'a Progress,
     /// It repeats the last one and nothing else (RFC 5681 §2).
     pub(crate) duplicate: bool,
     /// The start of the millisecond in which the segment left that it answers, by the timestamps.

@@ -44,7 +44,7 @@ impl Default for ReorderingWindow {
 impl Detector {
     /// Steps 1 to 3; false where nothing has arrived that was not known to have.
     pub(super) fn on_ack(&mut self, ack: &Acknowledgement<'_>) -> bool {
-        let progress = &ack.progress;
+        let progress = ack.progress;
         self.reordering_seen |= progress.lowest_sent_once.is_some_and(|end| end < self.highest);
         let repeated = progress.repeated.filter(|repeated| {
             // It may be the original that has arrived.
