@@ -28,9 +28,9 @@ const FULL_PACKET: usize = 1500;
 const SHORTEST_RTT: Duration = Duration::from_millis(100);
 /// CoDel's target in round trips. RFC 8289 §4.4 has a twentieth, for links that many flows share. Here a flow
 /// may be alone, and grow for seconds after each signal: CUBIC multiplies its window by 0.7 (RFC 9438 §4.6), so
-/// that with 3/7 of a round trip in the queue the link stays full. Each flow has a queue of its own, so that no
-/// other one waits for it.
-const TARGET: (u32, u32) = (3, 7);
+/// that it takes 3/7 of a round trip in the queue to keep the link full, and a little more, as no window is used
+/// to the last byte. Each flow has a queue of its own, so that no other one waits for it.
+const TARGET: (u32, u32) = (1, 2);
 /// The target is at least the time of so many full packets at the leg's rate: one is on its way and one
 /// waits even if senders do everything right (RFC 8289 §4.4 has it for low rates).
 const LEAST_TARGET: f64 = 2.0;

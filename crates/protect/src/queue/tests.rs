@@ -124,7 +124,7 @@ fn what_stands_is_marked_where_that_is_understood_and_else_dropped() {
         let mut queue = queue_of(0..1, 10_000_000);
         (0..1000).for_each(|_| queue.push(packet(0, 1500, sent), Choice::Auto, Time::ZERO));
         let mut marks = 0;
-        for step in 0..500 {
+        for step in 0..600 {
             let Some((_, packet)) = queue.pop(millis(step)) else { break };
             assert_eq!(checksum(&packet[..20]), 0);
             marks += u64::from(ecn(&packet) == CE);

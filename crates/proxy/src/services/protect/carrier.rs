@@ -220,6 +220,9 @@ impl Carrier {
                 self.configure();
                 self.next_look = Time::ZERO;
             }
+            if self.queue.is_empty() {
+                self.pacer.rest(now());
+            }
             self.look();
             self.receive();
             self.read_packets();
