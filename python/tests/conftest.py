@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Iterator
 
 import pytest
 
@@ -27,6 +28,14 @@ SCENARIO: Dict[str, Any] = {
 
 #: A second of processor time or more for each run.
 LONG = {"duration": "10h", "flow.split.bytes": "100GB", "flow.whole.bytes": "100GB", "link.sat.rate": "1Gbit/s"}
+
+
+@pytest.fixture(autouse=True)
+def heeds_ctrl_c() -> Iterator[None]:
+    """A job that a script starts in the background ignores SIGINT, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
