@@ -48,21 +48,19 @@ impl Request {
 
     /// The SHA-256 of the stream as it is sent.
     pub fn digest(self) -> [u8; 32] {
-        self.digest_of_first(self.bytes)
-    }
-
-    /// The SHA-256 of the first `bytes` of the stream, or of all of it if it is shorter.
-    pub(crate) fn digest_of_first(self, bytes: u64) -> [u8; 32] {
         let mut hash = Sha256::new();
-        let mut left = bytes;
         self.generate(|chunk| {
-            let length = left.min(chunk.len() as u64);
-            hash.update(&chunk[..length as usize]);
-            left -= length;
+            hash.update(chunk);
             Ok(())
         })
         .expect("hashing does not fail");
         hash.finalize().into()
+    }
+
+    /// The SHA-256 of the first `bytes` of the stream, or of all of it if it is shorter.
+    pub(crate) fn digest_of_first(self, bytes: u64) -> [u8; 32] {
+        // No more than that is generated: the stream may have no end.
+        Self { bytes: bytes.min(self.bytes), ..self }.digest()
     }
 
     /// Produces the stream piece by piece, the same for the same seed.
@@ -323,6 +321,8 @@ mod tests {
         assert!(part.identical && part.intact);
         assert_eq!(whole.digest_of_first(131_072), asked.digest());
         assert_ne!(whole.digest_of_first(131_071), asked.digest());
+        let endless = Request { bytes: u64::MAX, ..whole };
+        assert_eq!(endless.digest_of_first(131_072), asked.digest());
     }
 
     #[test]

@@ -18,8 +18,9 @@ const BAR: &str = "{prefix:18} {bar:30} {pos:>5} of {len} runs  {elapsed}";
 const TICK: Duration = Duration::from_millis(100);
 /// Shorter experiments need no bar.
 const BAR_DELAY: Duration = Duration::from_secs(1);
-/// Experiments that run at once in a quick look.
-const LOOKS_AT_ONCE: usize = 8;
+/// Experiments that run at once in a quick look: all of them, as their scenarios and trials wait for room on the
+/// machine anyway.
+const LOOKS_AT_ONCE: usize = 64;
 /// All experiments, where the name of one is expected.
 const ALL: &str = "all";
 
@@ -63,8 +64,8 @@ struct Run {
     /// Where figures, tables and pages go.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
-    /// On the kernel, run scenarios in a quarter of their time, 30 s to 2 min each, with one seed unless told
-    /// otherwise, and several experiments at a time if it is --on kernel: a look, not a result.
+    /// On the kernel, run scenarios in an eighth of their time, 30 s to a minute each, with one seed unless told
+    /// otherwise, and all experiments at a time if it is --on kernel: a look, not a result.
     #[arg(long)]
     quick: bool,
     /// With how many seeds each setting runs; each experiment has its own default. A number given here is

@@ -6,7 +6,7 @@ use bentpipe_link::Counters;
 use bentpipe_sim::Observer;
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
 
-use super::{Experiment, Lab, Output, Runs, over_seeds, rows};
+use super::{Experiment, Lab, Load, Output, Runs, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::crowd::{Crowd, Woken};
@@ -70,7 +70,7 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
             move || crowd.run()
         })
     });
-    let woken = rows(lab.side_by_side(1, jobs.collect())?, lab.seeds().count());
+    let woken = rows(lab.side_by_side(1, Load::of_link(RATE), jobs.collect())?, lab.seeds().count());
     Ok(output(&PERS.into_iter().zip(woken).collect(), WOKEN_MS))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bentpipe_link::OutageTrace;
 use bentpipe_units::{ByteCount, Rate};
 
-use super::{Curves, Lab, Measure, Output, over_seeds, rows};
+use super::{Curves, Lab, Load, Measure, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart};
@@ -84,10 +84,10 @@ impl Transport {
         }
     }
 
-    /// Clear-sky goodput of a stream, bits per second.
-    fn stream(self, outage_s: u64, seed: u64) -> Result<f64, Error> {
-        let lasts = WARMUP + CLEAR * 2 + Duration::from_secs(outage_s);
-        let measured = self.trial(outage_at(WARMUP + CLEAR, outage_s), lasts, seed).run()?;
+    /// Clear-sky goodput of a stream, bits per second; `clear` before the outage and behind it.
+    fn stream(self, outage_s: u64, clear: Duration, seed: u64) -> Result<f64, Error> {
+        let lasts = WARMUP + clear * 2 + Duration::from_secs(outage_s);
+        let measured = self.trial(outage_at(WARMUP + clear, outage_s), lasts, seed).run()?;
         Ok(measured.goodputs_bps[0])
     }
 
@@ -109,18 +109,19 @@ fn outage_at(start: Duration, length_s: u64) -> OutageTrace {
 /// For each outage and seed, all transports run at the same time.
 pub(super) fn disruptive(lab: &Lab<'_>) -> Result<Output, Error> {
     let runs = STREAMS.len() + FILES.len();
+    let clear = if lab.quick { CLEAR / 3 } else { CLEAR };
     let mut jobs: Vec<Box<dyn FnOnce() -> Result<f64, Error> + Send>> = Vec::new();
     for outage_s in OUTAGES_S {
         for seed in lab.seeds() {
             for transport in STREAMS {
-                jobs.push(Box::new(move || transport.stream(outage_s, seed)));
+                jobs.push(Box::new(move || transport.stream(outage_s, clear, seed)));
             }
             for transport in FILES {
                 jobs.push(Box::new(move || transport.file(outage_s, seed)));
             }
         }
     }
-    let by_outage = rows(rows(lab.side_by_side(runs, jobs)?, runs), lab.seeds().count());
+    let by_outage = rows(rows(lab.side_by_side(runs, Load::of_link(RATE), jobs)?, runs), lab.seeds().count());
     let over_seeds = |run: usize| -> Vec<Sample> {
         by_outage.iter().map(|seeds| over_seeds(seeds.iter().map(|runs| runs[run]))).collect()
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bentpipe_link::OutageTrace;
 use bentpipe_units::Rate;
 
-use super::{Lab, Output, over_seeds, rows};
+use super::{Lab, Load, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup};
@@ -109,7 +109,7 @@ impl Case {
 pub(super) fn shares(lab: &Lab<'_>) -> Result<Output, Error> {
     let cases = Case::all();
     let jobs = cases.iter().flat_map(|&case| lab.seeds().map(move |seed| move || case.trial(seed).run()));
-    let measured = rows(lab.side_by_side(AT_ONCE, jobs.collect())?, lab.seeds().count());
+    let measured = rows(lab.side_by_side(AT_ONCE, Load::of_link(TEN), jobs.collect())?, lab.seeds().count());
     let measured = Measurements { by_case: cases.into_iter().zip(measured).collect() };
     Ok(Output {
         claims: measured.claims(),
@@ -118,21 +118,21 @@ pub(super) fn shares(lab: &Lab<'_>) -> Result<Output, Error> {
     })
 }
 
-/// The railway, 32 minutes, or the first eight of them in a quick look. All journeys run at the same time, to
+/// The railway, 32 minutes, or the first four of them in a quick look. All journeys run at the same time, to
 /// save two of them.
 pub(super) fn railway(lab: &Lab<'_>) -> Result<Output, Error> {
     let outages = OutageTrace::from_railway_csv(TUNNELS, SPEED_KMH).expect("the file is our own");
     let journey = |control, seed| {
         let trial = Trial {
             outages: outages.clone(),
-            lasts: if lab.quick { JOURNEY / 4 } else { JOURNEY },
+            lasts: if lab.quick { JOURNEY / 8 } else { JOURNEY },
             ..Trial::of_a_minute(TEN, RTT, 0.01, control, seed)
         };
         move || trial.run()
     };
     let jobs: Vec<_> =
         CONTROLS.iter().flat_map(|control| lab.seeds().map(move |seed| journey(control, seed))).collect();
-    let measured = rows(lab.side_by_side(jobs.len(), jobs)?, lab.seeds().count());
+    let measured = rows(lab.side_by_side(jobs.len(), Load::of_link(TEN), jobs)?, lab.seeds().count());
     let mut table = Table::new(
         format!("A train at {SPEED_KMH} km/h, clear-sky goodput"),
         vec![

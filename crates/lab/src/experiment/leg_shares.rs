@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bentpipe_units::{Probability, Rate};
 
-use super::{Experiment, Lab, Output, over_seeds, rows};
+use super::{Experiment, Lab, Load, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::results::{Part, Plan};
@@ -100,7 +100,10 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
             }
         })
     });
-    Ok(output(&Runs(rows(lab.side_by_side(WEIGHTS.len(), jobs.collect())?, WEIGHTS.len()))))
+    Ok(output(&Runs(rows(
+        lab.side_by_side(WEIGHTS.len(), Load::of_link(RATE).encrypted(), jobs.collect())?,
+        WEIGHTS.len(),
+    ))))
 }
 
 /// By seed, then by weight.

@@ -50,6 +50,7 @@ use crate::figure::Figure;
 use crate::results::{Invocation, Part, Plan, Results, Seeds, World};
 use crate::table::Table;
 use curves::{Curves, Measure, Scheme, listed, rows};
+use load::Load;
 use runner::{Lab, Runs, over_seeds};
 
 /// An experiment of the literature.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bentpipe_units::{Probability, Rate};
 
-use super::{Experiment, Lab, Output, over_seeds, rows};
+use super::{Experiment, Lab, Load, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup};
@@ -100,7 +100,7 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
             })
         })
     });
-    let measured = lab.side_by_side(SCHEMES.len(), jobs.collect())?;
+    let measured = lab.side_by_side(SCHEMES.len(), Load::of_link(RATE).encrypted(), jobs.collect())?;
     let by_seed = rows(measured, SCHEMES.len());
     Ok(output(&Runs(rows(by_seed, lab.seeds().count()))))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bentpipe_units::Rate;
 
-use super::{Experiment, Lab, Output, over_seeds, rows};
+use super::{Experiment, Lab, Load, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::results::{Part, Plan};
@@ -108,7 +108,10 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
             })
         })
     });
-    let by_seed = rows(lab.side_by_side(SCHEMES.len(), jobs.collect())?, SCHEMES.len());
+    let by_seed = rows(
+        lab.side_by_side(SCHEMES.len(), Load::of_link(RATE).encrypted(), jobs.collect())?,
+        SCHEMES.len(),
+    );
     Ok(output(&Runs(rows(by_seed, lab.seeds().count()))))
 }
 

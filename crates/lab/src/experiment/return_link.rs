@@ -6,7 +6,7 @@ use bentpipe_link::Impairments;
 use bentpipe_sim::{FlowResult, Observer, Scenario};
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
 
-use super::{Experiment, Lab, Output, over_seeds, rows};
+use super::{Experiment, Lab, Load, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::results::{Part, Plan};
@@ -199,7 +199,7 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
     let jobs = cases
         .iter()
         .flat_map(|&(link, scheme)| lab.seeds().map(move |seed| move || link.trial(scheme, seed).run()));
-    let measured = rows(lab.side_by_side(AT_ONCE, jobs.collect())?, lab.seeds().count());
+    let measured = rows(lab.side_by_side(AT_ONCE, Load::of_link(RATE), jobs.collect())?, lab.seeds().count());
     let row = |runs: Vec<Measured>| Row {
         of_limit: over_seeds(runs.iter().map(Measured::of_limit)),
         back_queue_s: over_seeds(runs.iter().map(Measured::back_queue_95_s)),

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use super::Progress;
 use super::curves::rows;
-use super::load::{self, Load, MACHINE};
+use super::load::{self, Load, MACHINE, Owner};
 use crate::results::{Seeds, World};
 use crate::statistics::Sample;
 use crate::{Error, on_kernel};
@@ -25,6 +25,7 @@ pub(super) struct Lab<'a> {
     /// Runs in real time are shorter.
     pub(super) quick: bool,
     progress: &'a Progress,
+    owner: Owner,
     done: Arc<Done>,
     /// What has run [with one seed](Lab::with_one_seed).
     done_once: Arc<Done>,
@@ -65,7 +66,8 @@ impl Done {
 
 impl<'a> Lab<'a> {
     pub(super) fn new(world: World, seeds: Seeds, progress: &'a Progress) -> Self {
-        Self { world, seeds, quick: false, progress, done: Arc::default(), done_once: Arc::default() }
+        let (done, done_once) = (Arc::default(), Arc::default());
+        Self { world, seeds, quick: false, progress, owner: Owner::new(), done, done_once }
     }
 
     #[cfg(test)]
@@ -75,13 +77,13 @@ impl<'a> Lab<'a> {
 
     /// The same in another world, where nothing has run yet.
     pub(super) fn in_world(&self, world: World) -> Self {
-        Self { quick: self.quick, ..Self::new(world, self.seeds, self.progress) }
+        Self { quick: self.quick, owner: self.owner, ..Self::new(world, self.seeds, self.progress) }
     }
 
     /// The same with its first seed alone, for runs in which nothing is random.
     pub(super) fn with_one_seed(&self) -> Self {
         let (seeds, done) = (Seeds { count: 1, ..self.seeds }, Arc::clone(&self.done_once));
-        Self { quick: self.quick, done, ..Self::new(self.world, seeds, self.progress) }
+        Self { quick: self.quick, owner: self.owner, done, ..Self::new(self.world, seeds, self.progress) }
     }
 
     /// Begins a look with so many seeds.
@@ -96,8 +98,8 @@ impl<'a> Lab<'a> {
 /// namespaces.
 const MOST_AT_ONCE: usize = 60;
 /// The part of a scenario's time that a quick run in real time has, and its bounds.
-const QUICK: u32 = 4;
-const QUICK_RANGE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(120)];
+const QUICK: u32 = 8;
+const QUICK_RANGE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
 
 impl Lab<'_> {
     pub(super) fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
@@ -214,7 +216,7 @@ impl Lab<'_> {
                 self.in_parallel(jobs, |job| {
                     let ((index, seed), mut observer) = (place(job), observer());
                     let scenario = scenario(index, seed);
-                    let _turn = MACHINE.turn(load(scenario), self.most());
+                    let _turn = MACHINE.turn(self.owner, load(scenario), self.most());
                     Ok((on_kernel::run(scenario, seed, &mut observer)?, observer))
                 })
             })?,
@@ -245,18 +247,28 @@ impl Lab<'_> {
     }
 
     /// Runs jobs in real time, `at_once` of them at the same time, so that a disturbance of the machine
-    /// affects all of these alike. Nothing else runs beside them, except in a quick look. The results are in
-    /// the order of the jobs.
+    /// affects all of these alike, and nothing else beside them. In a quick look each runs as soon as the
+    /// machine has room for its `load`, whatever else runs. The results are in the order of the jobs.
     pub(super) fn side_by_side<T: Send>(
         &self,
         at_once: usize,
+        load: Load,
         jobs: Vec<impl FnOnce() -> Result<T, Error> + Send>,
     ) -> Result<Vec<T>, Error> {
         self.progress.planned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        if self.quick {
+            let pool = pool_of(MOST_AT_ONCE.min(jobs.len()))?;
+            let jobs = jobs.into_par_iter().with_max_len(1).map(|job| {
+                let _turn = MACHINE.turn(self.owner, load, self.most());
+                let result = job();
+                self.progress.done.fetch_add(1, Ordering::Relaxed);
+                result
+            });
+            return pool.install(|| jobs.collect());
+        }
         let mut results = Vec::with_capacity(jobs.len());
-        let whole = if self.quick { self.most().part(1, 2) } else { self.most() };
         for batch in rows(jobs, at_once) {
-            let _turn = MACHINE.turn(whole.part(batch.len(), at_once), self.most());
+            let _turn = MACHINE.turn(self.owner, self.most().part(batch.len(), at_once), self.most());
             std::thread::scope(|scope| {
                 let mut running = Vec::with_capacity(at_once);
                 for job in batch {
@@ -345,11 +357,11 @@ mod tests {
             lab.scenario(&FILE, &settings).unwrap().duration.as_secs()
         };
         assert_eq!(seconds(&[]), 30);
-        assert_eq!(seconds(&["duration=200s"]), 50);
-        assert_eq!(seconds(&["duration=1h"]), 120);
-        assert_eq!(seconds(&["duration=90s", "link.satellite.losses=[9000]"]), 90);
-        assert_eq!(seconds(&["duration=1h", "flow.free.start=40s"]), 120);
+        assert_eq!(seconds(&["duration=400s"]), 50);
+        assert_eq!(seconds(&["duration=1h"]), 60);
+        assert_eq!(seconds(&["duration=50s", "link.satellite.losses=[9000]"]), 50);
+        assert_eq!(seconds(&["duration=1h", "flow.free.start=40s"]), 60);
         let outage = "link.satellite.outages=[{ start = \"20s\", duration = \"20s\" }]";
-        assert_eq!(seconds(&["duration=100s", outage]), 100);
+        assert_eq!(seconds(&["duration=100s", outage]), 60);
     }
 }

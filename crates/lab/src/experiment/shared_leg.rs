@@ -11,7 +11,7 @@ use bentpipe_link::{Counters, DirectionConfig};
 use bentpipe_sim::Observer;
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
 
-use super::{Experiment, Lab, Output, over_seeds, rows};
+use super::{Experiment, Lab, Load, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::course::{self, Carries, Course};
@@ -136,7 +136,10 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
             }
         })
     });
-    let runs = rows(lab.side_by_side(1, jobs.collect())?, lab.seeds().count());
+    let runs = rows(
+        lab.side_by_side(1, Load::of_link(Rate::mbps(MBPS)).encrypted(), jobs.collect())?,
+        lab.seeds().count(),
+    );
     Ok(output("QUIC", &runs))
 }
 

@@ -7,7 +7,7 @@ use bentpipe_units::{ByteCount, Rate};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::{Experiment, Lab, Output, over_seeds, rows};
+use super::{Experiment, Lab, Load, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup};
@@ -157,7 +157,7 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
     let jobs = cases.iter().flat_map(|&(scheme, size)| {
         lab.seeds().map(move |seed| move || Ok(scheme.trial(seed).file(size)?.as_secs_f64()))
     });
-    let measured = rows(lab.side_by_side(AT_ONCE, jobs.collect())?, lab.seeds().count());
+    let measured = rows(lab.side_by_side(AT_ONCE, Load::of_link(RATE), jobs.collect())?, lab.seeds().count());
     let times = cases.into_iter().zip(measured);
     let times: Vec<_> = times.map(|((scheme, size), seconds)| Times::new(scheme, size, seconds)).collect();
     let mut claims = near_the_minimum(&times, Scheme::TwoBoxes);

@@ -6,7 +6,7 @@ use bentpipe_link::{DirectionConfig, LinkConfig, LinkTrace};
 use bentpipe_units::{Probability, Rate};
 
 use super::told::{SCHEMES, Scheme, courses};
-use super::{Experiment, Lab, Output, rows};
+use super::{Experiment, Lab, Load, Output, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::course::Window;
@@ -130,7 +130,8 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
         });
         // Fast links need a processor each.
         let at_once = if link.mbps > 50 { 1 } else { 2 };
-        let courses = rows(lab.side_by_side(at_once, jobs.collect())?, lab.seeds().count());
+        let courses =
+            rows(lab.side_by_side(at_once, Load::of_link(link.rate()), jobs.collect())?, lab.seeds().count());
         tried.push(Tried { link, by_scheme: SCHEMES.into_iter().zip(courses).collect() });
     }
     Ok(output(&tried))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bentpipe_link::LinkConfig;
 
 use super::told::{SCHEMES, Scheme, Tried, courses};
-use super::{Lab, Output, rows};
+use super::{Lab, Load, Output, load, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::course::Window;
@@ -58,7 +58,8 @@ impl Study {
                 schemes.iter().flat_map(|&scheme| lab.seeds().map(move |seed| trial(link, scheme, seed)));
             let jobs = trials.map(|trial| move || Ok(trial.run()?.course)).collect();
             // Fast links need a processor each.
-            let courses = rows(lab.side_by_side(1, jobs)?, lab.seeds().count());
+            let load = link.config.forward.highest_rate().map_or(load::QUICK, Load::of_link);
+            let courses = rows(lab.side_by_side(1, load, jobs)?, lab.seeds().count());
             tried.push(Tried { link, by_scheme: schemes.into_iter().zip(courses).collect() });
         }
         Ok(self.output(&tried))

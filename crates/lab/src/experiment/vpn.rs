@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bentpipe_units::{Probability, Rate};
 
-use super::{Experiment, Lab, Output, over_seeds, rows};
+use super::{Experiment, Lab, Load, Output, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::results::{Part, Plan};
@@ -49,7 +49,7 @@ fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
             move || tunnel.cross(&crossing)
         })
     });
-    let measured = lab.side_by_side(pairs.len(), jobs.collect())?;
+    let measured = lab.side_by_side(pairs.len(), Load::of_link(RATE).encrypted(), jobs.collect())?;
     Ok(output(&Runs(rows(measured, pairs.len()))))
 }
 

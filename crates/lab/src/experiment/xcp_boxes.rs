@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bentpipe_units::Rate;
 
-use super::{Curves, Experiment, Lab, Measure, Output, Runs, over_seeds, rows};
+use super::{Curves, Experiment, Lab, Load, Measure, Output, Runs, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart};
@@ -69,14 +69,15 @@ fn on_the_kernel(lab: &Lab<'_>) -> Result<Output, Error> {
             for seed in lab.seeds() {
                 let trial = Trial {
                     terminal: Some(control.to_owned()),
-                    lasts: TIME,
+                    lasts: if lab.quick { TIME / 2 } else { TIME },
                     ..Trial::of_a_minute(RATE, rtt(link), per, control, seed)
                 };
                 jobs.push(move || Ok(trial.run()?.goodputs_bps[0]));
             }
         }
     }
-    let goodputs = rows(rows(lab.side_by_side(AT_ONCE, jobs)?, lab.seeds().count()), LINKS.len());
+    let goodputs =
+        rows(rows(lab.side_by_side(AT_ONCE, Load::of_link(RATE), jobs)?, lab.seeds().count()), LINKS.len());
     Ok(Shares::of(&goodputs).output())
 }
 

@@ -10,7 +10,7 @@ use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_proxy::{Config, Daemon};
 use bentpipe_units::{ByteCount, Probability, Rate};
 
-use super::super::{Lab, Output, rows};
+use super::super::{Lab, Load, Output, rows};
 use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, Mitigation, PERS, RTT, SenderCounts, TIME};
 use crate::Error;
 use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
@@ -29,16 +29,20 @@ const ROUNDS_AT_ONCE: usize = 2;
 
 /// All mitigations run at the same time.
 pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
+    let lasts = if lab.quick { TIME / 2 } else { TIME };
     let mut jobs = Vec::new();
     for per in PERS {
         for seed in lab.seeds() {
             for mitigation in Mitigation::ALL {
-                let download = Download { mitigation, sender: SERVER, queue: None, per, lasts: TIME, seed };
+                let download = Download { mitigation, sender: SERVER, queue: None, per, lasts, seed };
                 jobs.push(move || download.measure());
             }
         }
     }
-    let runs = rows(lab.side_by_side(ROUNDS_AT_ONCE * Mitigation::ALL.len(), jobs)?, Mitigation::ALL.len());
+    let runs = rows(
+        lab.side_by_side(ROUNDS_AT_ONCE * Mitigation::ALL.len(), Load::of_link(RATE), jobs)?,
+        Mitigation::ALL.len(),
+    );
     let by_per = rows(runs, lab.seeds().count());
     let of_mitigation = |index: usize| -> Vec<Vec<Measured>> {
         by_per.iter().map(|seeds| seeds.iter().map(|runs| runs[index]).collect()).collect()

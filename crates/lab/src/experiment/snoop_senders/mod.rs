@@ -8,7 +8,7 @@ use bentpipe_units::{ByteCount, Rate};
 
 use super::lossy_link::kernel::Download;
 use super::lossy_link::{Measured, Mitigation, RTT, SCENARIO, SenderCounts, TIME};
-use super::{Experiment, Lab, Output, Runs, lossy_link, over_seeds, rows};
+use super::{Experiment, Lab, Load, Output, Runs, lossy_link, over_seeds, rows};
 use crate::Error;
 use crate::claim::{Claim, Range};
 use crate::figure::{Axis, BarChart, BarGroup};
@@ -129,7 +129,7 @@ fn on_the_kernel(lab: &Lab<'_>) -> Result<Output, Error> {
             }
         }
     }
-    let measured = lab.side_by_side(COMPARED.len(), jobs)?;
+    let measured = lab.side_by_side(COMPARED.len(), Load::of_link(RATE), jobs)?;
     let pairs: Vec<Pair> = measured.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
     Ok(Comparison::of(&cases, &rows(pairs, lab.seeds().count())).output())
 }
