@@ -6,21 +6,33 @@ use std::time::Duration;
 use bentpipe_kernel::Weight;
 use bentpipe_units::Time;
 
-/// The mean number of flows that wait, of about a round trip: a flow whose queue empties now and then still
-/// wants its share, and one that sends a packet now and then does not.
+/// The mean number of flows that wait, of about a round trip in which any does: a flow whose queue empties now
+/// and then still wants its share, and one that sends a packet now and then does not.
+///
+/// That none waits says nothing for a round trip. The leg delivers in order, so while the peer waits for a
+/// repair all senders wait for acknowledgements, and then go on together.
 #[derive(Debug, Default)]
 pub(super) struct WaitingFlows {
     mean: f64,
     at: Time,
+    /// Since when none has waited.
+    none_since: Option<Time>,
 }
 
 impl WaitingFlows {
     /// So many wait now.
     pub(super) fn observe(&mut self, flows: usize, now: Time, rtt: Duration) {
         let since = now.since(self.at).as_secs_f64();
+        self.at = now;
+        if flows == 0 {
+            if now.since(*self.none_since.get_or_insert(now)) > rtt {
+                self.mean = 0.0;
+            }
+            return;
+        }
+        self.none_since = None;
         let part = 1.0 - (-since / rtt.as_secs_f64().max(f64::MIN_POSITIVE)).exp();
         self.mean += part * (flows as f64 - self.mean);
-        self.at = now;
     }
 
     /// The weight of all of them, at least that of one.
@@ -57,6 +69,15 @@ mod tests {
     #[test]
     fn those_that_have_gone_count_no_longer_than_a_few_round_trips() {
         assert_eq!(after(|tick| if tick < 100 { 9 } else { 1 }), 1);
+    }
+
+    #[test]
+    fn an_empty_queue_says_that_they_have_gone_after_a_round_trip() {
+        let pause = |ticks: u32| after(|tick| if (200..200 + ticks).contains(&tick) { 0 } else { 4 });
+        let ends_in_a_pause = |ticks: u32| after(|tick| if tick >= 250 - ticks { 0 } else { 4 });
+        assert_eq!([pause(29), ends_in_a_pause(29)], [4, 4]);
+        assert_eq!(ends_in_a_pause(33), 1);
+        assert_eq!(after(|tick| if tick % 10 == 0 { 1 } else { 0 }), 1, "packets now and then");
     }
 
     #[test]
