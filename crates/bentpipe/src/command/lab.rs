@@ -363,7 +363,10 @@ fn run_with_progress(
             std::thread::sleep(TICK);
         }
         bar.finish_and_clear();
-        run.join().expect("an experiment does not panic")
+        // The others go on, and their results are not lost.
+        let panicked =
+            |_| Err(anyhow!("it panicked, which is a fault of bentpipe: please report what it printed"));
+        run.join().map_or_else(panicked, |results| Ok(results?))
     });
     results.with_context(|| format!("cannot run {}", experiment.name))
 }

@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bentpipe_dtn::DtnTime;
 use bentpipe_dtn::bundle::Bundle;
@@ -20,8 +20,18 @@ pub(crate) fn config(folder: &Path) -> StoreConfig {
     }
 }
 
+/// A process that another test starts has a copy of our open files until it executes its program, the lock of
+/// a store that we have closed among them.
 pub(crate) fn open(folder: &Path) -> (Store, Vec<Record>) {
-    Store::open(config(folder)).unwrap()
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        match Store::open(config(folder)) {
+            Err(StoreError::Locked(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10))
+            }
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 /// The bundle number `number`.
