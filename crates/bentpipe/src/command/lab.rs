@@ -18,9 +18,6 @@ const BAR: &str = "{prefix:18} {bar:30} {pos:>5} of {len} runs  {elapsed}";
 const TICK: Duration = Duration::from_millis(100);
 /// Shorter experiments need no bar.
 const BAR_DELAY: Duration = Duration::from_secs(1);
-/// Experiments that run at once in a quick look: all of them, as their scenarios and trials wait for room on the
-/// machine anyway.
-const LOOKS_AT_ONCE: usize = 64;
 /// All experiments, where the name of one is expected.
 const ALL: &str = "all";
 
@@ -64,8 +61,8 @@ struct Run {
     /// Where figures, tables and pages go.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
-    /// On the kernel, run scenarios in an eighth of their time, 30 s to a minute each, with one seed unless told
-    /// otherwise, and all experiments at a time if it is --on kernel: a look, not a result.
+    /// On the kernel, run scenarios in an eighth of their time, 30 s to a minute each, with one seed unless
+    /// told otherwise, and all experiments at a time if it is --on kernel: a look, not a result.
     #[arg(long)]
     quick: bool,
     /// With how many seeds each setting runs; each experiment has its own default. A number given here is
@@ -224,7 +221,7 @@ impl Run {
         let mut running: Vec<Option<Started>> = runs.iter().map(|_| None).collect();
         std::thread::scope(|scope| {
             let (sender, news) = mpsc::channel();
-            for _ in 0..self.at_once() {
+            for _ in 0..self.at_once(runs.len()) {
                 let (sender, bars, next) = (sender.clone(), &bars, &next);
                 scope.spawn(move || {
                     let indexes = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
@@ -261,10 +258,10 @@ impl Run {
         self.quick && world == results::World::Kernel
     }
 
-    /// How many experiments run at once. A look at the kernel mostly waits; virtual time uses all cores for one,
-    /// and what is measured has the machine to itself.
-    fn at_once(&self) -> usize {
-        if self.quick && self.on == World::Kernel { LOOKS_AT_ONCE } else { 1 }
+    /// How many of all experiments run at once. In a look at the kernel all do, as their runs wait for room on
+    /// the machine anyway; virtual time uses all cores for one, and what is measured has the machine to itself.
+    fn at_once(&self, all: usize) -> usize {
+        if self.quick && self.on == World::Kernel { all } else { 1 }
     }
 
     /// The named experiments, each once in each world, with their seeds. All names are looked up, also those

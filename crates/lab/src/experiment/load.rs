@@ -20,7 +20,8 @@ pub(super) static MACHINE: Machine = Machine::idle();
 pub(super) const MEASURED: Load = Load(120_000_000);
 /// The same for a quick look, by which nobody measures.
 pub(super) const QUICK: Load = Load(300_000_000);
-/// How much more QUIC, tunnels and protected legs take than TCP, for which the kernel has segmentation offload.
+/// How much more QUIC, tunnels and protected legs take than TCP, for which the kernel has segmentation
+/// offload: an estimate.
 const ENCRYPTED: u64 = 3;
 /// Of a scenario that hardly sends anything: its processes and samples.
 pub(super) const NEARLY_IDLE: Load = Load(1_000_000);
@@ -65,7 +66,7 @@ fn rate(scenario: &Scenario, hop: &Hop) -> Option<Rate> {
     if hop.forward { link.forward.rate } else { link.reverse.rate }
 }
 
-/// Who waits for a turn: an experiment. All of one number count as one.
+/// Who waits for turns: an experiment, with all of its runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owner(u64);
 
