@@ -2,18 +2,17 @@
 
 use std::fs;
 use std::io::Cursor;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bentpipe_dtn::app::{Accepted, Client, ReadBody};
+use tokio::task::JoinSet;
 
 use super::nodes::{Bentpipe, Contact, Dtn7, Layer, Programs, folder, free_port};
 use super::web::{Web, WebSocket};
 use crate::interop::payload;
 
-/// Applications that send, and as many that receive, at a time.
-const AT_ONCE: usize = 4;
 /// The longest payload that goes over dtn7-rs's HTTP.
 const HTTP_MAX: usize = 2_000_000;
 /// A run that takes longer has failed.
@@ -28,15 +27,20 @@ pub(crate) struct Load {
     pub(crate) size: usize,
     /// How many bentpipe's applications send, receive and acknowledge in a request. dtn7-rs has one in each.
     pub(crate) batch: usize,
+    /// Applications that send, and as many that receive, at a time.
+    pub(crate) at_once: usize,
 }
 
 /// What is compared. 50 MB are about as much as an application can give dtn7-rs at once.
-pub(crate) const LOADS: [Load; 4] = [
-    Load { count: 2, size: 50_000_000, batch: 1 },
-    Load { count: 100, size: 1_000_000, batch: 1 },
-    Load { count: 1000, size: 100, batch: 1 },
-    Load { count: 10_000, size: 100, batch: 100 },
+pub(crate) const LOADS: [Load; 5] = [
+    Load { count: 2, size: 50_000_000, batch: 1, at_once: 4 },
+    Load { count: 100, size: 1_000_000, batch: 1, at_once: 4 },
+    Load { count: 1000, size: 100, batch: 1, at_once: 4 },
+    Load { count: 10_000, size: 100, batch: 1, at_once: 64 },
+    Load { count: 10_000, size: 100, batch: 100, at_once: 4 },
 ];
+/// What a node carries before it is measured.
+const FIRST: Load = Load { count: 1, size: 1, batch: 1, at_once: 1 };
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
@@ -56,8 +60,8 @@ pub(crate) fn bentpipe(programs: &Programs, load: Load) -> Result<Run, String> {
     let (from, to) = (Client::new(one.socket()), Client::new(two.socket()));
     let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("no runtime: {error}"))?;
     let seconds = runtime.block_on(async {
-        bentpipe_load(&from, &to, Load { count: 1, size: 1, batch: 1 }, &[0]).await?;
-        bentpipe_load(&from, &to, load, &content).await
+        bentpipe_load(&from, &to, FIRST, vec![0]).await?;
+        bentpipe_load(&from, &to, load, content).await
     })?;
     Ok(Run { seconds, memory: [one.process.peak_memory(), two.process.peak_memory()] })
 }
@@ -72,7 +76,7 @@ pub(crate) fn dtn7(programs: &Programs, load: Load) -> Result<Run, String> {
     let two = Dtn7::start(programs, "b", "in", there, None)?;
     let one = Dtn7::start(programs, "a", "in", here, Some(&contact))?;
     let content = payload(load.size);
-    dtn7_load(&one, &two, Load { count: 1, size: 1, batch: 1 }, &[0])?;
+    dtn7_load(&one, &two, FIRST, &[0])?;
     let seconds = dtn7_load(&one, &two, load, &content)?;
     Ok(Run { seconds, memory: [one.process.peak_memory(), two.process.peak_memory()] })
 }
@@ -158,53 +162,60 @@ impl Progress {
 }
 
 /// Seconds for a load.
-async fn bentpipe_load(from: &Client, to: &Client, load: Load, content: &[u8]) -> Result<f64, String> {
-    let progress = Progress::begin(load);
-    if load.batch > 1 {
-        let (send, receive) = (
-            || send_batches(from, load, content, &progress),
-            || receive_batches(to, load, content, &progress),
-        );
-        let all = async {
-            tokio::try_join!(async { tokio::try_join!(send(), send(), send(), send()) }, async {
-                tokio::try_join!(receive(), receive(), receive(), receive())
-            })
-        };
-        if let Ok(done) = tokio::time::timeout(RUN_WITHIN, all).await {
-            done?;
-        }
-        return progress.seconds("bentpipe");
+async fn bentpipe_load(from: &Client, to: &Client, load: Load, content: Vec<u8>) -> Result<f64, String> {
+    let (progress, content) = (Arc::new(Progress::begin(load)), Arc::<[u8]>::from(content));
+    let mut applications = JoinSet::new();
+    for _ in 0..load.at_once {
+        applications.spawn(send(from.clone(), load, content.clone(), progress.clone()));
+        applications.spawn(receive(to.clone(), load, content.clone(), progress.clone()));
     }
-    let send = || async {
-        while progress.send_another() {
-            let query = [("destination", "dtn://b/in".to_owned())];
-            let body = ReadBody::new(Cursor::new(content.to_vec()), Some(content.len() as u64), |_| ());
-            from.send(&query, body).await.map_err(|error| error.to_string())?;
-        }
-        Ok(())
-    };
-    let receive = || async {
-        while progress.is_awaited() {
-            let delivery = to.next("in", Duration::from_millis(200)).await;
-            let Some(mut delivery) = delivery.map_err(|error| error.to_string())? else { continue };
-            let mut rest = content;
-            while let Some(part) = delivery.part().await.map_err(|error| error.to_string())? {
-                rest = rest.strip_prefix(&part[..]).ok_or("a payload is not what was sent")?;
-            }
-            to.acknowledge(delivery.key).await.map_err(|error| error.to_string())?;
-            progress.arrived(1);
+    let all = async {
+        while let Some(outcome) = applications.join_next().await {
+            outcome.map_err(|_| "an application panicked".to_owned())??;
         }
         Ok::<(), String>(())
-    };
-    let all = async {
-        tokio::try_join!(async { tokio::try_join!(send(), send(), send(), send()) }, async {
-            tokio::try_join!(receive(), receive(), receive(), receive())
-        })
     };
     if let Ok(done) = tokio::time::timeout(RUN_WITHIN, all).await {
         done?;
     }
     progress.seconds("bentpipe")
+}
+
+async fn send(from: Client, load: Load, content: Arc<[u8]>, progress: Arc<Progress>) -> Result<(), String> {
+    match load.batch {
+        1 => send_each(&from, &content, &progress).await,
+        _ => send_batches(&from, load, &content, &progress).await,
+    }
+}
+
+async fn receive(to: Client, load: Load, content: Arc<[u8]>, progress: Arc<Progress>) -> Result<(), String> {
+    match load.batch {
+        1 => receive_each(&to, &content, &progress).await,
+        _ => receive_batches(&to, load, &content, &progress).await,
+    }
+}
+
+async fn send_each(from: &Client, content: &[u8], progress: &Progress) -> Result<(), String> {
+    while progress.send_another() {
+        let query = [("destination", "dtn://b/in".to_owned())];
+        let body = ReadBody::new(Cursor::new(content.to_vec()), Some(content.len() as u64), |_| ());
+        from.send(&query, body).await.map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+async fn receive_each(to: &Client, content: &[u8], progress: &Progress) -> Result<(), String> {
+    while progress.is_awaited() {
+        let delivery = to.next("in", Duration::from_millis(200)).await;
+        let Some(mut delivery) = delivery.map_err(|error| error.to_string())? else { continue };
+        let mut rest = content;
+        while let Some(part) = delivery.part().await.map_err(|error| error.to_string())? {
+            rest = rest.strip_prefix(&part[..]).ok_or("a payload is not what was sent")?;
+        }
+        to.acknowledge(delivery.key).await.map_err(|error| error.to_string())?;
+        progress.arrived(1);
+    }
+    Ok(())
 }
 
 async fn send_batches(from: &Client, load: Load, content: &[u8], progress: &Progress) -> Result<(), String> {
@@ -269,8 +280,8 @@ fn dtn7_load(from: &Dtn7, to: &Dtn7, load: Load, content: &[u8]) -> Result<f64, 
         Ok(())
     };
     std::thread::scope(|scope| {
-        let senders: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(send)).collect();
-        let receivers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(receive)).collect();
+        let senders: Vec<_> = (0..load.at_once).map(|_| scope.spawn(send)).collect();
+        let receivers: Vec<_> = (0..load.at_once).map(|_| scope.spawn(receive)).collect();
         for thread in senders.into_iter().chain(receivers) {
             let outcome = thread.join().map_err(|_| "an application panicked".to_owned())?;
             outcome.map_err(|error| format!("dtn7-rs: {error}"))?;

@@ -113,7 +113,8 @@ fn compare(programs: &Programs, rounds: u8) -> Result<(), String> {
 
 fn print_load(load: Load, ours: &[Run], theirs: &[Run]) {
     let batches = if load.batch > 1 { format!(", {} in a request", load.batch) } else { String::new() };
-    let name = format!("{} × {}{batches}", load.count, bytes(load.size));
+    let crowd = if load.at_once > 4 { format!(", {} applications", load.at_once) } else { String::new() };
+    let name = format!("{} × {}{batches}{crowd}", load.count, bytes(load.size));
     let line = |what: &str, of: fn(&Run) -> f64, digits: usize| {
         let [here, there] = [ours, theirs].map(|runs| median(runs.iter().map(of).collect()));
         let ratios = ours.iter().zip(theirs).map(|(here, there)| of(here) / of(there));
