@@ -202,7 +202,11 @@ static inline void xcp_set_request(const struct xcp *x, struct xcp_socket *s)
 {
 	u64 window = max_u64(x->window, 1);
 	u64 rtt_us = xcp_round_trip_us(x, s);
-	u64 rate = window * xcp_wire_size(s) * USEC_PER_SEC / max_u64(xcp_min_rtt_us(s), 1);
+	/*
+	 * Without the queue, but with what segments and acknowledgements wait for each other: by the minimum alone
+	 * the window would seem larger than the link where it is not, and the sender would ask for nothing.
+	 */
+	u64 rate = window * xcp_wire_size(s) * USEC_PER_SEC / max_u64(rtt_us - xcp_queue_us(x, s), 1);
 
 	s->request_rtt_us = rtt_us;
 	s->spacing_ns = min_u64(rtt_us * 1000 / window, ~0U);

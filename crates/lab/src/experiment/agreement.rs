@@ -45,7 +45,7 @@ const SCHEMES: [Scheme; 6] = [
         settings: &[
             r#"flow.download.split=[{ at = "gateway", tcp = "satellite" }, { at = "terminal", tcp = "host", receiver_tcp = "satellite" }]"#,
             "tcp.satellite.congestion=p-xcp",
-            r#"link.satellite.xcp={ at = "gateway", variant = "p-xcp" }"#,
+            r#"link.satellite.xcp={ at = "gateway", variant = "p-xcp", idle_offer = "75%" }"#,
         ],
     },
 ];

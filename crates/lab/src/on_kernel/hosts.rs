@@ -76,7 +76,7 @@ impl Hosts {
             let ends = [(left, interface), (right, interface)];
             let seed = random.next_u64();
             let started =
-                SatelliteLink::start_at(zero, ends[0], ends[1], &link.config, &link.ends, seed, mtu)?;
+                SatelliteLink::start_at(zero, ends[0], ends[1], &link.config, &plan.ends[index], seed, mtu)?;
             Subnet::new(index as u8).assign(left, interface, right, interface)?;
             links.push(started);
         }

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use bentpipe_kernel::congestion::ResolvedCongestionControl;
 use bentpipe_kernel::multicast::MulticastRoutes;
+use bentpipe_link::agent::LinkEndReport;
 use bentpipe_sim::scenario::{FlowSpec, Side};
 use bentpipe_sim::{
     FlowOutcome, FlowResult, LinkEndResult, LinkResult, Observer, RunResult, Scenario, SplitterResult,
@@ -220,16 +221,19 @@ fn link_result(
     let spec = &scenario.links[index];
     let (forward, reverse) = link.counters();
     let reports = link.link_end_reports();
-    let ends = spec.ends.iter().enumerate().filter(|(_, end)| !end.is_nothing()).map(|(end, _)| {
-        let SplitterResult { most_bytes, mean_bytes } = held[end].result();
-        LinkEndResult {
-            node: scenario.nodes[spec.between[end]].clone(),
-            report: reports[end].clone(),
-            protect: None,
-            most_held_bytes: most_bytes,
-            mean_held_bytes: mean_bytes,
-        }
-    });
+    // What the link has there, not the scenario: a daemon's router has counters of its own.
+    let is_nothing = |report: &LinkEndReport| report.agents.is_empty() && report.arq.is_none();
+    let ends =
+        reports.into_iter().enumerate().filter(|(_, report)| !is_nothing(report)).map(|(end, report)| {
+            let SplitterResult { most_bytes, mean_bytes } = held[end].result();
+            LinkEndResult {
+                node: scenario.nodes[spec.between[end]].clone(),
+                report,
+                protect: None,
+                most_held_bytes: most_bytes,
+                mean_held_bytes: mean_bytes,
+            }
+        });
     LinkResult { name: spec.name.clone(), forward, reverse, ends: ends.collect() }
 }
 

@@ -7,6 +7,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use bentpipe_kernel::congestion;
+use bentpipe_link::agent::xcp::control::IDLE_OFFER;
+use bentpipe_link::agent::xcp::{Variant, XcpConfig};
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::explicit::{CrossTrafficAqm, RateAllocatorConfig};
 use bentpipe_sim::Scenario;
 use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec, Side, UdpSpec};
@@ -33,6 +36,9 @@ pub(super) struct Plan {
     pub hosts: Vec<Host>,
     /// The name of each link's interfaces.
     pub interfaces: Vec<String>,
+    /// The agents and the ARQ at the two ends of each link. A daemon with a leg of XCP has its own router at that
+    /// end: the scenario's would be a second one in front of the same queue.
+    pub ends: Vec<[LinkEndConfig; 2]>,
     /// Each flow.
     pub flows: Vec<FlowPlan>,
     /// Each UDP stream.
@@ -110,6 +116,8 @@ pub(super) struct MulticastRoute {
 /// A leg of a daemon.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct LegPlan {
+    /// Flows are sent on it; others only arrive.
+    sends: bool,
     congestion: Option<String>,
     rate: Option<Rate>,
     rtt: Duration,
@@ -156,6 +164,7 @@ impl Plan {
         let mut plan = Self {
             hosts: scenario.nodes.iter().map(|_| Host::default()).collect(),
             interfaces: interfaces(scenario),
+            ends: scenario.links.iter().map(|link| link.ends.clone()).collect(),
             ..Self::default()
         };
         // Flows alike share their addresses and routes.
@@ -179,6 +188,7 @@ impl Plan {
             plan.add_udp(scenario, stream, groups.len() + index, scenario.flows.len() + index)?;
         }
         plan.settle()?;
+        plan.leave_routers_to_daemons(scenario);
         Ok(plan)
     }
 
@@ -434,6 +444,35 @@ impl Plan {
         Ok(())
     }
 
+    /// Removes the routers of XCP from the ends of links where daemons have theirs. A header that passes two
+    /// routers keeps the smaller feedback of each packet's, so that a sender gets less than either has decided.
+    fn leave_routers_to_daemons(&mut self, scenario: &Scenario) {
+        for (node, host) in self.hosts.iter().enumerate() {
+            for (&index, leg) in &host.legs {
+                let Some(router) = leg.xcp_router() else { continue };
+                let link = &scenario.links[index];
+                let end = usize::from(link.between[1] == node);
+                let (mut replaced, agents) = (None, &mut self.ends[index][end].agents);
+                agents.retain(|agent| match agent {
+                    AgentConfig::Xcp(config) => {
+                        replaced = Some(*config);
+                        false
+                    }
+                    _ => true,
+                });
+                if leg.sends && replaced != Some(router) {
+                    self.differences.insert(format!(
+                        "the router of XCP at {} in front of link {} is its daemon's, with the leg's variant \
+                         and rate, the published gains, and an offer of {:.0}% of an idle link",
+                        scenario.nodes[node],
+                        link.name,
+                        100.0 * IDLE_OFFER
+                    ));
+                }
+            }
+        }
+    }
+
     /// What Linux does otherwise than the endpoints of this leg.
     fn note_differences(&mut self, leg: &LegSpec) {
         let sender = &leg.sender;
@@ -558,6 +597,7 @@ impl LegPlan {
         let direction = if hop.forward { &link.config.forward } else { &link.config.reverse };
         let congestion = leg.sender.congestion;
         let mut plan = Self {
+            sends: true,
             congestion: Some(kernel_name(congestion)),
             rate: direction.rate,
             rtt: round_trip(scenario, leg),
@@ -598,6 +638,16 @@ impl LegPlan {
         Self { congestion: Some(kernel_name(leg.sender.congestion)), rate: back.rate, ..plan }
     }
 
+    /// The router that the daemon has in front of the link, if any.
+    fn xcp_router(&self) -> Option<XcpConfig> {
+        let variant = match self.congestion.as_deref()? {
+            "xcp" => Variant::Xcp,
+            "p-xcp" => Variant::PXcp,
+            _ => return None,
+        };
+        Some(XcpConfig { variant, idle_offer: IDLE_OFFER, ..XcpConfig::with_capacity(self.rate?) })
+    }
+
     /// Both as one; `None` if they contradict each other.
     fn merged(&self, other: Self) -> Option<Self> {
         fn one<T: PartialEq + Clone>(mine: &Option<T>, other: &Option<T>) -> Option<Option<T>> {
@@ -607,6 +657,7 @@ impl LegPlan {
             }
         }
         Some(Self {
+            sends: self.sends || other.sends,
             congestion: one(&self.congestion, &other.congestion)?,
             rate: one(&self.rate, &other.rate)?,
             rtt: self.rtt.max(other.rtt),

@@ -12,7 +12,7 @@ use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::{
     DirectionConfig, Encapsulation, FULL_SIZE_PACKET, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS,
 };
-use bentpipe_units::{ByteCount, Rate};
+use bentpipe_units::{ByteCount, Probability, Rate};
 use serde::Deserialize;
 
 use super::overlay;
@@ -83,6 +83,7 @@ pub(super) struct Xcp {
     queue_gain: Option<Positive>,
     shuffled_gain: Option<Positive>,
     max_rtt: Option<SpanFrom<10_000_000>>,
+    idle_offer: Option<Written<Probability>>,
 }
 
 #[derive(Deserialize)]
@@ -282,6 +283,7 @@ impl Xcp {
             *gain = written.map_or(*gain, Plain::get);
         }
         overlay!(self => config; max_rtt);
+        config.idle_offer = self.idle_offer.map_or(config.idle_offer, |offer| offer.get().get());
         Ok((at, config))
     }
 }

@@ -229,9 +229,10 @@ fn an_xcp_router_takes_the_rate_of_its_direction_and_needs_a_capacity_where_that
     expected.variant = Variant::PXcp;
     expected.gains = Gains { spare: 0.5, queue: 0.3, shuffled: 0.2 };
     expected.max_rtt = Duration::from_secs(3);
+    expected.idle_offer = 0.75;
     let all =
         "capacity = '9Mbit/s', variant = 'p-xcp', spare_gain = 0.5, queue_gain = 0.3, shuffled_gain = 0.2";
-    assert_eq!(xcp(&format!("{{ at = 'gw', {all}, max_rtt = '3s' }}")), expected);
+    assert_eq!(xcp(&format!("{{ at = 'gw', {all}, max_rtt = '3s', idle_offer = '75%' }}")), expected);
     for (settings, message) in [
         (["link.sat.xcp.at=gw", "link.sat.encapsulation=dvb-mpe"], "link.sat.xcp: capacity is missing"),
         (["link.sat.xcp.at=gw", "link.sat.rate=unlimited"], "link.sat.xcp: capacity is missing"),
@@ -239,6 +240,7 @@ fn an_xcp_router_takes_the_rate_of_its_direction_and_needs_a_capacity_where_that
             ["link.sat.xcp={ at = 'gw', capacity = '9Mbit/s' }", "link.sat.xcp.variant=q"],
             "link.sat.xcp.variant: \"q\" is not accepted: choose xcp or p-xcp",
         ),
+        (["link.sat.xcp.at=gw", "link.sat.xcp.idle_offer=110%"], "link.sat.xcp.idle_offer: \"110%\""),
     ] {
         let error = with(&settings).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");

@@ -226,6 +226,12 @@ pub trait CongestionControl: fmt::Debug + Send {
         false
     }
 
+    /// Whether the loss recovery may spread the reduction of this window over a round trip (RFC 9937). A window
+    /// that others change during the repair, too, would be held where the repair found it.
+    fn is_reduced_proportionally(&self) -> bool {
+        true
+    }
+
     /// Data is sent again after the application had nothing to send. Only for those that
     /// [sample the rate](Algorithm::samples_rate).
     fn on_restart(&mut self, now: Time) {}

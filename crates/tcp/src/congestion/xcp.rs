@@ -21,6 +21,9 @@ const ASKS_FOR_MORE: i32 = 1 << 24;
 /// Round trips without feedback, though data is acknowledged, after which the sender concludes that no router
 /// sets its window.
 const PATIENCE: u32 = 4;
+/// A sample of the round trip counts as so many times the minimum at most. After an outage, samples by timestamps
+/// contain the outage, and feedback × seconds of it would be a window of many links.
+const LONGEST_SAMPLE: u32 = 2;
 
 /// Which of the two senders it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,8 @@ pub struct Xcp {
     sender: XcpSender,
     parameters: Parameters,
     window: Window,
+    /// The smoothed round-trip time (RFC 6298) of bounded samples; zero before the first.
+    rtt: Duration,
 }
 
 #[derive(Debug)]
@@ -63,7 +68,19 @@ impl Xcp {
             sender,
             parameters: Parameters { mss: parameters.mss.clamp(1, MAX_WINDOW as u64), ..parameters },
             window: Window::Standard(NewReno::new(parameters)),
+            rtt: Duration::ZERO,
         }
+    }
+
+    /// The smoothed round trip, with the connection's own before the first sample.
+    fn round_trip(&self, srtt: Duration) -> Duration {
+        if self.rtt.is_zero() { srtt } else { self.rtt }
+    }
+
+    fn sample(&mut self, ack: &Acked) {
+        let Some(sample) = ack.rtt else { return };
+        let bounded = sample.min(ack.min_rtt.saturating_mul(LONGEST_SAMPLE));
+        self.rtt = if self.rtt.is_zero() { bounded } else { self.rtt - self.rtt / 8 + bounded / 8 };
     }
 
     /// The routers have fallen silent: the window stays as it is, and grows as a standard one.
@@ -100,16 +117,17 @@ impl CongestionControl for Xcp {
     /// A window in a round trip, for routers that see a queue must not see bursts only.
     fn pacing_rate(&self, srtt: Duration) -> Option<Rate> {
         let Window::Explicit(explicit) = &self.window else { return None };
-        let bps = explicit.cwnd * 8.0 / srtt.as_secs_f64();
-        Rate::from_bps(bps as u64).filter(|_| !srtt.is_zero())
+        let rtt = self.round_trip(srtt);
+        let bps = explicit.cwnd * 8.0 / rtt.as_secs_f64();
+        Rate::from_bps(bps as u64).filter(|_| !rtt.is_zero())
     }
 
     fn request(&self, segment: u64, srtt: Duration, demand: u64) -> Option<Request> {
-        let cwnd = self.cwnd().max(1);
+        let (cwnd, rtt) = (self.cwnd().max(1), self.round_trip(srtt));
         let wants = self.sender == XcpSender::Xcp || demand > cwnd;
         Some(Request {
-            rtt: srtt,
-            spacing: Duration::try_from_secs_f64(srtt.as_secs_f64() * segment as f64 / cwnd as f64)
+            rtt,
+            spacing: Duration::try_from_secs_f64(rtt.as_secs_f64() * segment as f64 / cwnd as f64)
                 .unwrap_or(Duration::MAX),
             feedback: if wants { ASKS_FOR_MORE } else { 0 },
         })
@@ -117,6 +135,7 @@ impl CongestionControl for Xcp {
 
     fn on_feedback(&mut self, feedback: &Feedback) {
         let Feedback { now, change, srtt, demand } = *feedback;
+        let rtt = self.round_trip(srtt);
         let unsaid = change == 0 && matches!(self.window, Window::Standard(_));
         if unsaid || change != 0 && change % ASKS_FOR_MORE == 0 {
             return;
@@ -131,20 +150,22 @@ impl CongestionControl for Xcp {
             }
         };
         explicit.fed_at = now;
-        explicit.validate(now, srtt, demand, floor);
+        explicit.validate(now, rtt, demand, floor);
         // A window that is not used is not made larger (RFC 7661 §4.4).
         if change < 0 || demand >= explicit.cwnd as u64 {
-            let cwnd = explicit.cwnd + f64::from(change) * srtt.as_secs_f64();
+            let cwnd = explicit.cwnd + f64::from(change) * rtt.as_secs_f64();
             explicit.cwnd = cwnd.clamp(floor, MAX_WINDOW);
         }
     }
 
     fn on_ack(&mut self, ack: &Acked) {
+        self.sample(ack);
+        let rtt = self.round_trip(ack.srtt);
         match &mut self.window {
             Window::Standard(standard) => standard.on_ack(ack),
             Window::Explicit(explicit) => {
                 let silence = ack.now.since(explicit.fed_at);
-                if silence > ack.srtt.saturating_mul(PATIENCE) {
+                if silence > rtt.saturating_mul(PATIENCE) {
                     let cwnd = explicit.cwnd;
                     self.fall_back(cwnd);
                 }
@@ -161,6 +182,11 @@ impl CongestionControl for Xcp {
             }
             Window::Explicit(_) => {}
         }
+    }
+
+    /// The routers change the window in a repair as before it.
+    fn is_reduced_proportionally(&self) -> bool {
+        matches!(self.window, Window::Standard(_))
     }
 
     /// One segment, as TCP; the first feedback tells what there is.
@@ -192,10 +218,10 @@ impl CongestionControl for Xcp {
 impl Explicit {
     /// RFC 2861 §3.1: in each round trip that did not use up the window it gives back half of the rest, so
     /// that the X that it makes remains true of the segments that are sent.
-    fn validate(&mut self, now: Time, srtt: Duration, demand: u64, floor: f64) {
+    fn validate(&mut self, now: Time, rtt: Duration, demand: u64, floor: f64) {
         let (began, most) = self.round;
         self.round.1 = most.max(demand);
-        if now.since(began) < srtt {
+        if now.since(began) < rtt {
             return;
         }
         let used = self.round.1 as f64;
@@ -235,8 +261,8 @@ mod tests {
         xcp.on_feedback(&Feedback { now: at(ms), change, srtt: RTT, demand });
     }
 
-    fn acknowledge(xcp: &mut Xcp, ms: u64) {
-        xcp.on_ack(&Acked {
+    fn acked(ms: u64) -> Acked {
+        Acked {
             now: at(ms),
             bytes: MSS,
             rtt: Some(RTT),
@@ -245,7 +271,11 @@ mod tests {
             in_flight: 10 * MSS,
             cwnd_limited: true,
             in_recovery: false,
-        });
+        }
+    }
+
+    fn acknowledge(xcp: &mut Xcp, ms: u64) {
+        xcp.on_ack(&acked(ms));
     }
 
     #[test]
@@ -297,6 +327,23 @@ mod tests {
         let mut standard = sender(XcpSender::PXcp);
         standard.set_window(4 * MSS, 8 * MSS);
         assert_eq!((standard.cwnd(), standard.ssthresh()), (4 * MSS, 8 * MSS));
+    }
+
+    #[test]
+    fn a_sample_that_contains_an_outage_counts_as_two_round_trips() {
+        let mut xcp = sender(XcpSender::PXcp);
+        acknowledge(&mut xcp, 0);
+        xcp.on_ack(&Acked { rtt: Some(40 * RTT), srtt: 5 * RTT, ..acked(20_000) });
+        // 7/8 of one, and an eighth of two.
+        let rtt = RTT * 9 / 8;
+        assert_eq!(xcp.request(MSS, 5 * RTT, u64::MAX).unwrap().rtt, rtt);
+        let before = xcp.cwnd();
+        xcp.on_feedback(&Feedback { now: at(20_001), change: 16_000, srtt: 5 * RTT, demand: u64::MAX });
+        assert_eq!(xcp.cwnd(), before + 9_000);
+        assert_eq!(
+            xcp.pacing_rate(5 * RTT),
+            Rate::from_bps((xcp.cwnd() as f64 * 8.0 / rtt.as_secs_f64()) as u64)
+        );
     }
 
     #[test]

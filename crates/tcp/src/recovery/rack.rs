@@ -140,7 +140,8 @@ impl Rack {
         self.phase = Phase::Recovery;
         self.recovery_point = queue.nxt();
         self.forward_rto = ForwardRto::Idle;
-        self.reduction = self.parts.rate_reduction.then(|| RateReduction::new(self.mss, cwnd));
+        self.reduction = (self.parts.rate_reduction && congestion.is_reduced_proportionally())
+            .then(|| RateReduction::new(self.mss, cwnd));
         Action { retransmit_now: true, ..Action::default() }
     }
 

@@ -50,7 +50,8 @@ impl Selective {
         self.rescued = false;
         self.recovery_point = ack.queue.nxt();
         ack.congestion.on_loss(ack.now, ack.queue.outstanding());
-        self.reduction = self.prr.then(|| Reduction::new(self.mss, ack.queue.outstanding()));
+        self.reduction = (self.prr && ack.congestion.is_reduced_proportionally())
+            .then(|| Reduction::new(self.mss, ack.queue.outstanding()));
         ack.queue.lose_head();
         Action { retransmit_now: true, ..Action::default() }
     }

@@ -147,3 +147,29 @@ proptest! {
         }
     }
 }
+
+/// 10 Mbit/s and 25 ms are 20.8 packets of 1500 bytes. Waiting for acknowledgements makes them 22 and more, which
+/// is no reason to ask for nothing; a queue is.
+#[test]
+fn the_kernels_sender_compares_its_rate_with_the_link_by_the_round_trip_without_its_queue() {
+    let request = |window: u32, srtt_us: u32| {
+        let mut socket = XcpSocket {
+            event: CORE_INIT,
+            capacity: 1_250_000,
+            max_pacing_rate: u64::MAX,
+            cwnd: window,
+            cwnd_clamp: u32::MAX,
+            mss: MSS as u32,
+            header: 52,
+            snd_wnd: u32::MAX,
+            srtt_us,
+            min_rtt_us: 25_000,
+            ..XcpSocket::default()
+        };
+        XcpState::default().step(&mut socket);
+        socket.request
+    };
+    assert!(request(23, 27_000) > 0, "10.2 Mbit/s");
+    assert!(request(25, 27_000) < 0, "11.1 Mbit/s");
+    assert!(request(30, 36_000) < 0, "10 Mbit/s arrive, and 12.4 would without the queue of 7 ms");
+}

@@ -71,7 +71,7 @@ mod tests {
     /// round trip.
     #[test]
     fn losses_act_as_published_but_for_two_claims() {
-        let results = in_virtual_time(&LOSS, 3);
+        let results = in_virtual_time(&LOSS, 5);
         let differs = ["less than once in three minutes", "times out there, too"];
         for refuted in results.contradicted() {
             assert!(differs.iter().any(|end| refuted.claim.ends_with(end)), "{refuted:#?}");

@@ -166,6 +166,27 @@ fn both_ends_of_a_leg_with_xcp_speak_it() {
 }
 
 #[test]
+fn a_daemon_with_xcp_has_the_only_router_in_front_of_its_link() {
+    let agents = |settings: &[&str]| {
+        let scenario = scenario(BOXES, settings);
+        let plan = Plan::of(&scenario).unwrap();
+        let routers = scenario.links.iter().position(|link| link.name == "satellite").unwrap();
+        let left = plan.ends[routers].each_ref().map(|end| end.agents.len());
+        (left, plan.differences.iter().any(|what| what.contains("router of XCP")))
+    };
+    assert_eq!(agents(&[]), ([0, 0], false));
+    // Other agents stay, and what the daemon's router does otherwise is said.
+    assert_eq!(agents(&["link.satellite.ack_filter={ at = 'terminal' }"]), ([0, 1], false));
+    assert_eq!(agents(&["link.satellite.xcp.spare_gain=0.2"]), ([0, 0], true));
+    assert_eq!(agents(&["link.satellite.xcp.variant=xcp"]), ([0, 0], true));
+    assert_eq!(agents(&["link.satellite.xcp=off"]), ([0, 0], true));
+    // Without a daemon's leg of XCP the link has the scenario's router.
+    assert_eq!(agents(&["tcp.satellite.congestion=hybla"]), ([1, 0], false));
+    let end_to_end = ["flow.download.split=[]", "flow.download.tcp=satellite"];
+    assert_eq!(agents(&end_to_end), ([1, 0], false));
+}
+
+#[test]
 fn buffers_that_grow_are_left_to_the_kernel_from_their_first_to_their_largest_size() {
     let settings = [
         r#"tcp.host.receive_buffer={ auto = ["128KiB", "32MiB"] }"#,

@@ -21,7 +21,7 @@ use bentpipe_units::{Rate, Time};
 use serde::Serialize;
 
 use super::{Agent, AgentReport, CongestionHeader, Outbox, Packet};
-use control::{Gains, Shares, Sums};
+use control::{Controller, Gains, Shares, Sums};
 use queue::QueueEstimate;
 
 /// The control interval, and the round-trip time, before the first packet with a round-trip time.
@@ -56,13 +56,22 @@ pub struct XcpConfig {
     /// The limit of round-trip times in headers. It bounds the control interval, and the influence of one
     /// sender on the mean. If actual round trips are longer, the control is too fast for them and oscillates.
     pub max_rtt: Duration,
+    /// The part of its spare capacity that an idle link offers to the first sender, 0 to 1
+    /// ([`Controller`]). 0 is the published router.
+    pub idle_offer: f64,
 }
 
 impl XcpConfig {
     /// An XCP router of this capacity with the gains of the paper. The capacity has no default: without it no
     /// feedback is right.
     pub fn with_capacity(capacity: Rate) -> Self {
-        Self { capacity, variant: Variant::Xcp, gains: Gains::default(), max_rtt: DEFAULT_MAX_RTT }
+        Self {
+            capacity,
+            variant: Variant::Xcp,
+            gains: Gains::default(),
+            max_rtt: DEFAULT_MAX_RTT,
+            idle_offer: 0.0,
+        }
     }
 }
 
@@ -93,53 +102,65 @@ pub struct Xcp {
     sums: Sums,
     /// Σ X of the senders that did not ask for more, seconds.
     limited_spacing: f64,
+    controller: Controller,
     shares: Shares,
-    /// The last mean, within its bounds.
-    mean_rtt: Duration,
     /// When the present interval began; `None` without traffic.
     began_at: Option<Time>,
+    /// No packet with a header has come since what is spare was offered.
+    offering: bool,
 }
 
 impl Xcp {
     /// A router without traffic so far.
     pub fn new(config: &XcpConfig) -> Self {
+        let config = XcpConfig { max_rtt: config.max_rtt.max(SHORTEST_INTERVAL), ..*config };
+        let XcpConfig { capacity, gains, max_rtt, idle_offer, .. } = config;
+        let mut controller =
+            Controller::new(gains, capacity, FIRST_INTERVAL, [SHORTEST_INTERVAL, max_rtt], idle_offer);
         Self {
-            config: XcpConfig { max_rtt: config.max_rtt.max(SHORTEST_INTERVAL), ..*config },
+            config,
             counters: XcpCounters::default(),
             queue: QueueEstimate::new(config.capacity),
             sums: Sums::default(),
             limited_spacing: 0.0,
-            shares: Shares::default(),
-            mean_rtt: FIRST_INTERVAL.min(config.max_rtt.max(SHORTEST_INTERVAL)),
+            shares: controller.decide(FIRST_INTERVAL, &Sums::default(), 0.0),
+            offering: controller.offers(),
+            controller,
             began_at: None,
         }
     }
 
     /// When the present interval ends.
     fn ends_at(&self) -> Time {
-        self.began_at.map_or(Time::MAX, |began| began + self.mean_rtt)
+        self.began_at.map_or(Time::MAX, |began| began + self.controller.mean_rtt())
     }
 
     /// Ends the interval if its time has come. After an interval without traffic none follows: the next
-    /// packet begins anew, and gets no feedback from before the silence.
+    /// packet begins anew, and gets no feedback from before the silence but what an idle link offers.
     fn end_interval(&mut self, now: Time) {
         let Some(began) = self.began_at.filter(|_| self.ends_at() <= now) else { return };
-        self.queue.advance(now, self.mean_rtt);
+        self.queue.advance(now, self.controller.mean_rtt());
         self.sums.queue = self.queue.standing();
         let elapsed = now - began;
-        if let Some(mean) = self.sums.mean_rtt() {
-            self.mean_rtt = mean.clamp(SHORTEST_INTERVAL, self.config.max_rtt);
-        }
         let silent = self.sums.bytes == 0.0;
-        self.shares = match silent {
-            true => Shares::default(),
-            false => {
-                Shares::decide(self.config.gains, self.config.capacity, elapsed, self.mean_rtt, &self.sums)
-            }
-        };
+        self.offering = self.controller.offers() && self.sums.spacing == 0.0;
+        let shares = self.controller.decide(elapsed, &self.sums, self.shares.positive);
+        self.shares = if silent && !self.offering { Shares::default() } else { shares };
         self.note(elapsed);
         (self.sums, self.limited_spacing) = (Sums::default(), 0.0);
         self.began_at = (!silent).then_some(now);
+    }
+
+    /// The first packet with a header after an offer begins an interval of its own round trip, so that what is
+    /// taken of the offer is known when it ends.
+    fn take_offer(&mut self, now: Time, header: &CongestionHeader) {
+        if !std::mem::take(&mut self.offering) {
+            return;
+        }
+        let (spacing, rtt) = (header.spacing.as_secs_f64(), header.rtt.as_secs_f64());
+        self.controller.learn_rtt(&Sums { spacing, rtt_spacing: rtt * spacing, ..Sums::default() });
+        (self.sums, self.limited_spacing) = (Sums::default(), 0.0);
+        self.began_at = Some(now);
     }
 
     /// IWSSC 2009, equation 1: N = Σ 1 / (Te · cwnd / RTT), and RTT / cwnd is X.
@@ -149,7 +170,7 @@ impl Xcp {
         self.counters.intervals += 1;
         self.counters.asking_milli = milli(self.sums.spacing - self.limited_spacing);
         self.counters.limited_milli = milli(self.limited_spacing);
-        self.counters.mean_rtt_us = self.mean_rtt.as_micros() as u64;
+        self.counters.mean_rtt_us = self.controller.mean_rtt().as_micros() as u64;
     }
 
     /// Adds the packet to the sums, and returns the feedback for it.
@@ -172,11 +193,12 @@ impl Xcp {
 impl<P: Packet> Agent<P> for Xcp {
     fn outbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
         self.end_interval(now);
+        let (length, header) = (packet.ip_length() as f64, packet.congestion_header());
+        header.iter().for_each(|header| self.take_offer(now, header));
         self.began_at.get_or_insert(now);
-        let length = packet.ip_length() as f64;
-        self.queue.arrive(now, self.mean_rtt, length);
+        self.queue.arrive(now, self.controller.mean_rtt(), length);
         self.sums.bytes += length;
-        let Some(header) = packet.congestion_header() else {
+        let Some(header) = header else {
             return out.to_link.push_back(packet);
         };
         let feedback = self.feedback(length, header);

@@ -137,6 +137,30 @@ fn after_a_silence_nothing_old_is_given() {
     assert_eq!(Agent::<Data>::wake_at(&xcp), at(Duration::from_millis(9100)));
 }
 
+/// 1 Mbyte/s is idle, and three quarters are offered. A first window of ten packets with 100 ms, X = 10 ms: the
+/// link's own round trip is not known, 200 ms are assumed, so that each gets 750 kB/s · 10/200; with the known
+/// one, after a silence, all of it is taken.
+#[test]
+fn an_idle_link_offers_most_of_what_is_spare_to_the_first_window() {
+    let capacity = XcpConfig::with_capacity(Rate::mbps(8));
+    let mut xcp = Xcp::new(&XcpConfig { idle_offer: control::IDLE_OFFER, ..capacity });
+    let asks = header(100 * MS, 10 * MS, i32::MAX);
+    (0..10).for_each(|_| is_about(pass(&mut xcp, Duration::ZERO, asks), 37_500));
+    assert_eq!(Agent::<Data>::wake_at(&xcp), at(100 * MS), "an interval is this sender's round trip");
+    // What was taken is not spare, although only 100 kB/s are seen: α of the rest, and no shuffling.
+    let spare = 0.4 * (1e6 - 375_000.0);
+    is_about(pass(&mut xcp, 100 * MS, asks), (spare / 10.0) as i32);
+    // Two silent intervals, and it is offered anew.
+    for ms in [200, 300] {
+        Agent::<Data>::on_timer(&mut xcp, at(ms * MS), &mut Outbox::default());
+    }
+    assert_eq!(Agent::<Data>::wake_at(&xcp), Time::MAX);
+    let later = Duration::from_secs(9);
+    let given: i32 = (0..10).map(|_| pass(&mut xcp, later, asks)).sum();
+    assert!((749_980..=750_000).contains(&given), "{given}");
+    assert_eq!(pass(&mut xcp, later, asks), 0, "nothing is left");
+}
+
 /// What passes without a header takes its part of the capacity.
 #[test]
 fn traffic_that_does_not_take_part_counts() {
