@@ -7,6 +7,7 @@
 //! control keep it until they close.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use crate::feature::Feature;
 
@@ -18,6 +19,10 @@ pub(crate) use registration::Registration;
 
 /// How many processes can have a copy at the same time.
 const COPIES: u32 = 64;
+
+/// How often a program is loaded that the kernel puts off, and the pause between. While a signal is pending, the
+/// verifier gives up with `EAGAIN`, and `bpf(2)` says to call again; libbpf does so five times without a pause.
+const LOADS: (u32, Duration) = (20, Duration::from_millis(10));
 
 /// The names of the maps that hold them.
 const MAPS: [&str; 3] = ["bp_explicit", "bp_hybla", "bp_xcp"];
@@ -102,13 +107,27 @@ pub(crate) fn under_a_free_name<T>(
     }
     for copy in 1..=COPIES {
         let name = if copy == 1 { base.to_owned() } else { format!("{base}{copy}") };
-        match register(&name) {
+        match patiently(|| register(&name)) {
             Err(StructOpsError::Register { source, .. })
                 if source.kind() == libbpf_rs::ErrorKind::AlreadyExists => {}
             outcome => return outcome.map(|registered| (name, registered)),
         }
     }
     Err(StructOpsError::Names { base: base.to_owned() })
+}
+
+/// Loads again while the kernel puts it off.
+fn patiently<T>(mut register: impl FnMut() -> Result<T, StructOpsError>) -> Result<T, StructOpsError> {
+    let (loads, pause) = LOADS;
+    for _ in 1..loads {
+        match register() {
+            Err(StructOpsError::Load { source, .. }) if source.kind() == libbpf_rs::ErrorKind::WouldBlock => {
+                std::thread::sleep(pause);
+            }
+            outcome => return outcome,
+        }
+    }
+    register()
 }
 
 /// Unregisters what killed processes have left behind, and returns how many.
@@ -182,6 +201,23 @@ mod tests {
         });
         assert!(matches!(outcome, Err(StructOpsError::Register { .. })));
         assert_eq!(tries, 1);
+    }
+
+    #[test]
+    fn a_load_that_the_kernel_puts_off_is_tried_again_but_not_for_ever() {
+        let put_off = || StructOpsError::Load {
+            feature: Feature::Hybla,
+            source: libbpf_rs::Error::from_raw_os_error(libc::EAGAIN),
+        };
+        let after = |failures: u32| {
+            let mut tries = 0;
+            let outcome = under_a_free_name("bp_x", |_| {
+                tries += 1;
+                if tries <= failures { Err(put_off()) } else { Ok(()) }
+            });
+            (outcome.is_ok(), tries)
+        };
+        assert_eq!([after(0), after(3), after(u32::MAX)], [(true, 1), (true, 4), (false, LOADS.0)]);
     }
 
     #[test]

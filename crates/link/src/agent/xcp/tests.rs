@@ -219,12 +219,14 @@ proptest! {
         bits in 1u64..1 << 62,
         p_xcp: bool,
         max_rtt in 0u64..1 << 40,
+        idle_offer in prop_oneof![Just(0.0), 0.0..=1.0],
         packets in prop::collection::vec((0u64..1 << 31, any::<u32>(), any::<u32>(), any::<i32>(), 20usize..65536), 1..200),
     ) {
         let variant = if p_xcp { Variant::PXcp } else { Variant::Xcp };
         let capacity = Rate::from_bps(bits).unwrap();
         let max_rtt = Duration::from_nanos(max_rtt);
-        let mut xcp = Xcp::new(&XcpConfig { variant, max_rtt, ..XcpConfig::with_capacity(capacity) });
+        let config = XcpConfig { variant, max_rtt, idle_offer, ..XcpConfig::with_capacity(capacity) };
+        let mut xcp = Xcp::new(&config);
         let mut now = Time::ZERO;
         let (mut interval, mut decided, mut given, mut taken) = (0, xcp.shares, 0.0, 0.0);
         for (gap, rtt, spacing, feedback, length) in packets {
