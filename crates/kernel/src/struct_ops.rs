@@ -1,10 +1,10 @@
 //! Registering congestion controls in the kernel.
 //!
 //! A congestion control is registered for the whole machine under one name and chosen per socket. Each
-//! process registers copies of its own, so that two versions of bentpipe can run side by side. Since Linux 6.4
-//! a link holds the [registration], and the kernel removes it when the process ends; before, the process
-//! removes it, and what a killed one leaves behind is found at the next start. Sockets that use the congestion
-//! control keep it until they close.
+//! process registers copies of its own, so that two versions of bentpipe can run side by side. Since Linux
+//! 6.4 a link holds the [registration], and the kernel removes it when the process ends; before, the
+//! process removes it, and what a killed one leaves behind is found at the next start. Sockets that use the
+//! congestion control keep it until they close.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -20,8 +20,9 @@ pub(crate) use registration::Registration;
 /// How many processes can have a copy at the same time.
 const COPIES: u32 = 64;
 
-/// How often a program is loaded that the kernel puts off, and the pause between. While a signal is pending, the
-/// verifier gives up with `EAGAIN`, and `bpf(2)` says to call again; libbpf does so five times without a pause.
+/// How often a program is loaded that the kernel puts off, and the pause between. While a signal is
+/// pending, the verifier gives up with `EAGAIN`, and `bpf(2)` says to call again; libbpf does so five times
+/// without a pause.
 const LOADS: (u32, Duration) = (20, Duration::from_millis(10));
 
 /// The names of the maps that hold them.

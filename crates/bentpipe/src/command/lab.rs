@@ -70,9 +70,9 @@ struct Run {
     #[arg(long, value_name = "N", allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
-    /// With how many seeds at most: as long as a claim is undecided that more may decide, an experiment runs
-    /// with more, in one step, or in two up to four times as many. In virtual time the default is twice the experiment's own
-    /// number; on the kernel no more seeds are added.
+    /// With how many seeds at most: as long as a claim is undecided that more may decide, an experiment
+    /// runs with more, in one step, or in two up to four times as many. In virtual time the default is
+    /// twice the experiment's own number; on the kernel no more seeds are added.
     #[arg(long, value_name = "N", allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     max_seeds: Option<u64>,
@@ -208,8 +208,9 @@ impl Run {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Runs the experiments and gives each outcome to `keep` as it comes, with the bars of those that still run,
-    /// to be suspended where something is printed. Where anything cannot be written, none begins any more.
+    /// Runs the experiments and gives each outcome to `keep` as it comes, with the bars of those that still
+    /// run, to be suspended where something is printed. Where anything cannot be written, none begins any
+    /// more.
     fn each_outcome(
         &self,
         runs: &[(&'static Experiment, results::World, Plan)],
@@ -258,8 +259,9 @@ impl Run {
         self.quick && world == results::World::Kernel
     }
 
-    /// How many of all experiments run at once. In a look at the kernel all do, as their runs wait for room on
-    /// the machine anyway; virtual time uses all cores for one, and what is measured has the machine to itself.
+    /// How many of all experiments run at once. In a look at the kernel all do, as their runs wait for room
+    /// on the machine anyway; virtual time uses all cores for one, and what is measured has the machine to
+    /// itself.
     fn at_once(&self, all: usize) -> usize {
         if self.quick && self.on == World::Kernel { all } else { 1 }
     }

@@ -111,7 +111,8 @@ impl Hosts {
     }
 }
 
-/// Loads the congestion controls of a flow's own sockets, each in its host, where XCP's belongs to interfaces.
+/// Loads the congestion controls of a flow's own sockets, each in its host, where XCP's belongs to
+/// interfaces.
 fn controls(nodes: &[Namespace], flow: &FlowPlan) -> Result<[Option<ResolvedCongestionControl>; 2], Error> {
     let resolve = |end: usize| {
         let Some(Control { name, capacity }) = &flow.congestion[end] else { return Ok(None) };

@@ -36,8 +36,8 @@ pub(super) struct Plan {
     pub hosts: Vec<Host>,
     /// The name of each link's interfaces.
     pub interfaces: Vec<String>,
-    /// The agents and the ARQ at the two ends of each link. A daemon with a leg of XCP has its own router at that
-    /// end: the scenario's would be a second one in front of the same queue.
+    /// The agents and the ARQ at the two ends of each link. A daemon with a leg of XCP has its own router
+    /// at that end: the scenario's would be a second one in front of the same queue.
     pub ends: Vec<[LinkEndConfig; 2]>,
     /// Each flow.
     pub flows: Vec<FlowPlan>,
@@ -444,23 +444,19 @@ impl Plan {
         Ok(())
     }
 
-    /// Removes the routers of XCP from the ends of links where daemons have theirs. A header that passes two
-    /// routers keeps the smaller feedback of each packet's, so that a sender gets less than either has decided.
+    /// Removes the routers of XCP from the ends of links where daemons have theirs. A header that passes
+    /// two routers keeps the smaller feedback of each packet's, so that a sender gets less than either has
+    /// decided.
     fn leave_routers_to_daemons(&mut self, scenario: &Scenario) {
         for (node, host) in self.hosts.iter().enumerate() {
             for (&index, leg) in &host.legs {
                 let Some(router) = leg.xcp_router() else { continue };
                 let link = &scenario.links[index];
                 let end = usize::from(link.between[1] == node);
-                let (mut replaced, agents) = (None, &mut self.ends[index][end].agents);
-                agents.retain(|agent| match agent {
-                    AgentConfig::Xcp(config) => {
-                        replaced = Some(*config);
-                        false
-                    }
-                    _ => true,
-                });
-                if leg.sends && replaced != Some(router) {
+                let agents = &mut self.ends[index][end].agents;
+                let known = agents.iter().position(|agent| matches!(agent, AgentConfig::Xcp(_)));
+                let replaced = known.map(|place| agents.remove(place));
+                if leg.sends && replaced != Some(AgentConfig::Xcp(router)) {
                     self.differences.insert(format!(
                         "the router of XCP at {} in front of link {} is its daemon's, with the leg's variant \
                          and rate, the published gains, and an offer of {:.0}% of an idle link",
@@ -569,8 +565,9 @@ impl Control {
     }
 }
 
-/// The settings with which Linux repeats SYNs, or their answers, by exactly this schedule, on a host with this
-/// maximum RTO. `None`: it cannot. Its first wait is always a second, and none exceeds the maximum RTO.
+/// The settings with which Linux repeats SYNs, or their answers, by exactly this schedule, on a host with
+/// this maximum RTO. `None`: it cannot. Its first wait is always a second, and none exceeds the maximum
+/// RTO.
 fn schedule_settings(
     schedule: &SynSchedule,
     kind: usize,

@@ -226,8 +226,8 @@ pub trait CongestionControl: fmt::Debug + Send {
         false
     }
 
-    /// Whether the loss recovery may spread the reduction of this window over a round trip (RFC 9937). A window
-    /// that others change during the repair, too, would be held where the repair found it.
+    /// Whether the loss recovery may spread the reduction of this window over a round trip (RFC 9937). A
+    /// window that others change during the repair, too, would be held where the repair found it.
     fn is_reduced_proportionally(&self) -> bool {
         true
     }

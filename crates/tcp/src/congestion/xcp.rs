@@ -21,8 +21,8 @@ const ASKS_FOR_MORE: i32 = 1 << 24;
 /// Round trips without feedback, though data is acknowledged, after which the sender concludes that no router
 /// sets its window.
 const PATIENCE: u32 = 4;
-/// A sample of the round trip counts as so many times the minimum at most. After an outage, samples by timestamps
-/// contain the outage, and feedback × seconds of it would be a window of many links.
+/// A sample of the round trip counts as so many times the minimum at most. After an outage, samples by
+/// timestamps contain the outage, and feedback × seconds of it would be a window of many links.
 const LONGEST_SAMPLE: u32 = 2;
 
 /// Which of the two senders it is.
@@ -351,6 +351,7 @@ mod tests {
         let mut xcp = sender(XcpSender::PXcp);
         acknowledge(&mut xcp, 500);
         assert_eq!((xcp.cwnd(), xcp.pacing_rate(RTT)), (11 * MSS, None));
+        assert!(xcp.is_reduced_proportionally());
         xcp.on_loss(at(600), 10 * MSS);
         assert_eq!((xcp.cwnd(), xcp.ssthresh()), (5 * MSS, 5 * MSS));
     }

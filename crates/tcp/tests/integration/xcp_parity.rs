@@ -148,8 +148,8 @@ proptest! {
     }
 }
 
-/// 10 Mbit/s and 25 ms are 20.8 packets of 1500 bytes. Waiting for acknowledgements makes them 22 and more, which
-/// is no reason to ask for nothing; a queue is.
+/// 10 Mbit/s and 25 ms are 20.8 packets of 1500 bytes. Waiting for acknowledgements makes them 22 and more,
+/// which is no reason to ask for nothing; a queue is.
 #[test]
 fn the_kernels_sender_compares_its_rate_with_the_link_by_the_round_trip_without_its_queue() {
     let request = |window: u32, srtt_us: u32| {

@@ -67,8 +67,8 @@ mod tests {
         }
     }
 
-    /// Of the losses at random that of Slow-but-Steady at 500 ms, and of the events that of Impatient beyond a
-    /// round trip.
+    /// Of the losses at random that of Slow-but-Steady at 500 ms, and of the events that of Impatient
+    /// beyond a round trip.
     #[test]
     fn losses_act_as_published_but_for_two_claims() {
         let results = in_virtual_time(&LOSS, 5);

@@ -17,8 +17,8 @@ use std::time::Duration;
 use bentpipe_units::Rate;
 
 const SHORTEST_TIME: Duration = Duration::from_micros(1);
-/// The part of an idle link's spare capacity that bentpipe's own router offers. The rest is for senders that start
-/// within the same round trip and find nothing left.
+/// The part of an idle link's spare capacity that bentpipe's own router offers. The rest is for senders
+/// that start within the same round trip and find nothing left.
 pub const IDLE_OFFER: f64 = 0.75;
 /// The used part of an offer appears in the traffic after one round trip, and all of it after two: until then
 /// it is not spare.
@@ -66,9 +66,9 @@ pub struct Shares {
 
 /// A router's decisions, one control interval after the other.
 ///
-/// The published router grants α of the spare capacity in an interval, from the second one on: a transfer over
-/// an idle link takes many round trips until it has most of it. With an offer, the first sender gets most of
-/// what is spare with its first window, while no packet with a congestion header passes.
+/// The published router grants α of the spare capacity in an interval, from the second one on: a transfer
+/// over an idle link takes many round trips until it has most of it. With an offer, the first sender gets
+/// most of what is spare with its first window, while no packet with a congestion header passes.
 #[derive(Debug, Clone)]
 pub struct Controller {
     gains: Gains,

@@ -151,8 +151,8 @@ impl Xcp {
         self.began_at = (!silent).then_some(now);
     }
 
-    /// The first packet with a header after an offer begins an interval of its own round trip, so that what is
-    /// taken of the offer is known when it ends.
+    /// The first packet with a header after an offer begins an interval of its own round trip, so that what
+    /// is taken of the offer is known when it ends.
     fn take_offer(&mut self, now: Time, header: &CongestionHeader) {
         if !std::mem::take(&mut self.offering) {
             return;

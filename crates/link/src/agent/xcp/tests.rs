@@ -137,9 +137,9 @@ fn after_a_silence_nothing_old_is_given() {
     assert_eq!(Agent::<Data>::wake_at(&xcp), at(Duration::from_millis(9100)));
 }
 
-/// 1 Mbyte/s is idle, and three quarters are offered. A first window of ten packets with 100 ms, X = 10 ms: the
-/// link's own round trip is not known, 200 ms are assumed, so that each gets 750 kB/s · 10/200; with the known
-/// one, after a silence, all of it is taken.
+/// 1 Mbyte/s is idle, and three quarters are offered. A first window of ten packets with 100 ms, X = 10 ms:
+/// the link's own round trip is not known, 200 ms are assumed, so that each gets 750 kB/s · 10/200; with
+/// the known one, after a silence, all of it is taken.
 #[test]
 fn an_idle_link_offers_most_of_what_is_spare_to_the_first_window() {
     let capacity = XcpConfig::with_capacity(Rate::mbps(8));

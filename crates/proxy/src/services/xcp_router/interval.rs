@@ -1,5 +1,5 @@
-//! The control interval of one router: when to decide, and from which of the kernel's sums. What is decided, and
-//! the offer of an idle link, is the code that virtual time runs
+//! The control interval of one router: when to decide, and from which of the kernel's sums. What is
+//! decided, and the offer of an idle link, is the code that virtual time runs
 //! ([`Controller`](bentpipe_link::agent::xcp::control::Controller)).
 
 use std::time::{Duration, Instant};

@@ -7,8 +7,8 @@ use bentpipe_link::agent::xcp::{Variant, XcpConfig, XcpCounters};
 use bentpipe_link::agent::{AgentConfig, AgentReport};
 use bentpipe_sim::scenario::Scenario;
 use bentpipe_sim::{FlowResult, RunResult};
-use bentpipe_tcp::Config;
 use bentpipe_tcp::congestion::{Algorithm, XcpSender};
+use bentpipe_tcp::{Config, Recovery};
 use bentpipe_units::Rate;
 
 use crate::world::go;
@@ -90,6 +90,18 @@ fn feedback_comes_through_however_full_of_sack_blocks_the_acknowledgements_are()
     let result = go(&scenario, 2);
     assert!(share(&result.flows[0]) > 0.8, "{} {:?}", share(&result.flows[0]), result.flows[0]);
     assert_eq!(queue_drops(&result), 0);
+}
+
+/// At PER 5% a repair never ends. Reduced proportionally the flight would stay where the first one found it.
+#[test]
+fn a_repair_leaves_the_window_to_the_router() {
+    for recovery in [Recovery::Sack, Recovery::Rack] {
+        let config = Config { recovery, lost_retransmissions: true, ..config(XcpSender::PXcp) };
+        let result = go(&scene(ms(300), 0.05, Some(Rate::mbps(10)), config), 1);
+        let share = share(&result.flows[0]);
+        println!("{recovery:?}: {share}");
+        assert!(share > 0.85, "{recovery:?}: {share}");
+    }
 }
 
 /// The other side does not offer it; or both do, and there is no router: then it is what NewReno is.
