@@ -128,6 +128,8 @@ pub(crate) struct SendQueue {
     /// Segments that are selectively acknowledged.
     sacked_segments: u64,
     lost_bytes: u64,
+    /// Bytes that were lost and have been sent again.
+    retransmitted_bytes: u64,
     /// All that was ever taken for lost.
     ever_lost: u64,
     doubled_bytes: u64,
@@ -191,6 +193,12 @@ impl SendQueue {
     /// Bytes that are lost and not yet sent again.
     pub(crate) fn lost_bytes(&self) -> u64 {
         self.lost_bytes
+    }
+
+    /// Bytes that are lost and have not arrived since, whether they have been sent again or not (Linux'
+    /// `lost_out`).
+    pub(crate) fn unrepaired_bytes(&self) -> u64 {
+        self.lost_bytes + self.retransmitted_bytes
     }
 
     /// Bytes that were taken for lost since the beginning.
@@ -290,8 +298,9 @@ impl SendQueue {
             let len = u64::from(segment.len);
             match segment.fate {
                 Fate::Lost => self.lost_bytes -= len,
+                Fate::Retransmitted => self.retransmitted_bytes -= len,
                 Fate::Doubled => self.doubled_bytes -= len,
-                _ => {}
+                Fate::InFlight | Fate::Sacked => {}
             }
             progress.note(segment.departure(), segment.repeated);
             if let Some(snapshots) = &self.snapshots {
@@ -327,7 +336,8 @@ impl SendQueue {
             Fate::Sacked => self.sacked_bytes -= bytes,
             Fate::Lost => self.lost_bytes -= bytes,
             Fate::Doubled => self.doubled_bytes -= bytes,
-            Fate::InFlight | Fate::Retransmitted => {}
+            Fate::Retransmitted => self.retransmitted_bytes -= bytes,
+            Fate::InFlight => {}
         }
     }
 
@@ -366,6 +376,7 @@ impl SendQueue {
                 } else if segment.fate == Fate::Doubled {
                     segment.fate = Fate::Retransmitted;
                     self.doubled_bytes -= len;
+                    self.retransmitted_bytes += len;
                 }
             }
             at = hole_end;
@@ -382,9 +393,11 @@ impl SendQueue {
             let index = self.index_of(start);
             let Some(segment) = self.segments.get_mut(index) else { continue };
             if segment.fate == Fate::Retransmitted && segment.at == at {
+                let len = u64::from(segment.len);
                 segment.fate = Fate::Lost;
-                self.lost_bytes += u64::from(segment.len);
-                self.ever_lost += u64::from(segment.len);
+                self.retransmitted_bytes -= len;
+                self.lost_bytes += len;
+                self.ever_lost += len;
                 self.resent = self.resent.min(segment.start);
             }
         }
@@ -421,7 +434,7 @@ impl SendQueue {
                 self.ever_lost += u64::from(segment.len);
             }
         }
-        self.doubled_bytes = 0;
+        (self.doubled_bytes, self.retransmitted_bytes) = (0, 0);
         self.judged = self.nxt;
         self.resent = self.una;
     }
@@ -481,6 +494,7 @@ impl SendQueue {
         match segment.fate {
             Fate::Lost => {
                 self.lost_bytes -= u64::from(segment.len);
+                self.retransmitted_bytes += u64::from(segment.len);
                 segment.fate = Fate::Retransmitted;
             }
             Fate::InFlight => {
@@ -691,6 +705,7 @@ mod tests {
                 prop_assert_eq!(sacked as u64, queue.sacked_segments);
                 prop_assert_eq!(sum(Fate::Lost), queue.lost_bytes);
                 prop_assert_eq!(sum(Fate::Doubled), queue.doubled_bytes);
+                prop_assert_eq!(sum(Fate::Lost) + sum(Fate::Retransmitted), queue.unrepaired_bytes());
                 let once = sum(Fate::InFlight) + sum(Fate::Retransmitted);
                 prop_assert_eq!(queue.in_flight(), once + 2 * sum(Fate::Doubled));
                 let first_lost = queue.segments.iter().find(|segment| segment.fate == Fate::Lost).copied();

@@ -504,7 +504,7 @@ impl Sender {
             congestion,
         });
         let after = self.recovery.is_active();
-        self.counters.recoveries += u64::from(after && !before);
+        self.counters.recoveries += u64::from(action.begins);
         self.retransmit_now |= action.retransmit_now;
         self.new_first = action.new_first;
         if progress.advanced > 0 {
@@ -589,9 +589,8 @@ impl Sender {
 
     /// Time is over for segments that could have been overtaken.
     fn on_reordering_timer(&mut self, now: Time) {
-        let before = self.recovery.is_active();
         let action: Action = self.expire(now, false, |recovery, expiry| recovery.on_wake(expiry));
-        self.counters.recoveries += u64::from(self.recovery.is_active() && !before);
+        self.counters.recoveries += u64::from(action.begins);
         self.retransmit_now |= action.retransmit_now;
     }
 

@@ -28,6 +28,9 @@ const MOST_NUMBERED: usize = 250;
 const FIRST_PORT: u16 = 10_000;
 /// The kernel's bookkeeping is about as large as the data.
 const BOOKKEEPING: u64 = 2;
+/// And more where segments are smaller, each of which counts as 2304 bytes: with half the memory the window of 32
+/// segments of 1000 bytes was one of 26.
+const SMALL_SEGMENTS: u64 = 2;
 
 /// A scenario for this machine.
 #[derive(Debug, Default)]
@@ -362,8 +365,10 @@ impl Plan {
                 *option |= has(config);
             }
         }
+        // A clamp bounds the window of a buffer that does not grow, so that its memory may be ample.
+        let ample = if receiver.receive_autotuning.is_none() { SMALL_SEGMENTS } else { 1 };
         let sizes = [
-            (receives, receiver.receive_autotuning, receiver.receive_buffer),
+            (receives, receiver.receive_autotuning, receiver.receive_buffer.saturating_mul(ample)),
             (sends, sender.send_autotuning, sender.send_buffer),
         ];
         for (end, (node, first, most)) in sizes.into_iter().enumerate() {

@@ -22,6 +22,8 @@ const MIN_GROWTH: f64 = 0.05;
 const AFTER_REPAIR: f64 = 1.0;
 /// α: segments by which W_est grows in each round trip, so that its average is Reno's (§4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+/// Linux' 1 / α, windows: whole eighths of its β, 717/1024.
+const LINUX_SPACING: f64 = 15.0 / 8.0;
 
 /// RFC 9438 with fast convergence: the window is a cubic function of the time since the last loss, and never
 /// less than what a standard TCP would have.
@@ -107,8 +109,12 @@ impl Cubic {
         let least = if is_searching { 1.0 + MIN_GROWTH } else { 1.0 };
         let target = epoch.w_cubic(epoch.age + rtt, self.mss).clamp(least * self.cwnd, 1.5 * self.cwnd);
         let acked_windows = (bytes as f64 / self.cwnd).min(1.0);
-        let alpha = if epoch.w_est >= self.cwnd_prior && !self.is_linux { 1.0 } else { ALPHA };
-        epoch.w_est += alpha * self.mss * acked_windows;
+        epoch.w_est += if self.is_linux {
+            linux_growth(bytes, self.cwnd / self.mss)
+        } else {
+            let alpha = if epoch.w_est >= self.cwnd_prior { 1.0 } else { ALPHA };
+            alpha * self.mss * acked_windows
+        };
         let grown = self.cwnd + (target - self.cwnd) * acked_windows;
         self.cwnd = match epoch.w_cubic(epoch.age, self.mss) < epoch.w_est {
             true if is_searching => grown.max(epoch.w_est),
@@ -144,6 +150,14 @@ impl Cubic {
         }
         (in_flight as f64 * BETA).max(least) as u64
     }
+}
+
+/// What W_est grows by in Linux for `bytes` more acknowledged bytes, with a window of so many segments: a segment
+/// for each [`LINUX_SPACING`] windows, in whole segments. Of small windows the fraction that is cut off is a
+/// good part: three segments grow by 0.6 in a round trip, two by 0.67.
+fn linux_growth(bytes: u64, window: f64) -> f64 {
+    let spacing = (LINUX_SPACING * window.floor()).floor();
+    bytes as f64 / spacing.max(1.0)
 }
 
 impl Epoch {
@@ -402,6 +416,14 @@ mod tests {
             }
             cubic.cwnd() / MSS
         };
-        assert_eq!((grown(true), grown(false)), (59, 104));
+        assert_eq!((grown(true), grown(false)), (61, 104));
+    }
+
+    #[test]
+    fn linux_cuts_off_what_is_not_a_whole_segment_of_the_growth_of_small_windows() {
+        let in_a_round_trip =
+            [2.0, 3.0, 4.0, 100.0].map(|window| linux_growth((window * 15.0) as u64, window));
+        assert_eq!(in_a_round_trip, [10.0, 9.0, 60.0 / 7.0, 1500.0 / 187.0]);
+        assert_eq!(linux_growth(MSS, 1.0), MSS as f64);
     }
 }

@@ -61,7 +61,7 @@ impl DuplicateAcks {
         self.credit = DUP_THRESH * self.mss;
         ack.congestion.on_loss(ack.now, flight);
         ack.queue.lose_head();
-        Action { retransmit_now: true, ..Action::default() }
+        Action { begins: true, retransmit_now: true, ..Action::default() }
     }
 
     fn end(&mut self) {

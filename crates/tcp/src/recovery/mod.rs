@@ -113,6 +113,8 @@ pub(crate) struct Parts {
 /// What the sender is to do besides what its window allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Action {
+    /// A fast recovery begins.
+    pub(crate) begins: bool,
     /// Send the first lost segment now, whatever the window says (RFC 5681 §3.2 step 3, RFC 6675 §5 step
     /// 4.3).
     pub(crate) retransmit_now: bool,

@@ -142,7 +142,7 @@ impl Rack {
         self.forward_rto = ForwardRto::Idle;
         self.reduction = (self.parts.rate_reduction && congestion.is_reduced_proportionally())
             .then(|| RateReduction::new(self.mss, cwnd));
-        Action { retransmit_now: true, ..Action::default() }
+        Action { begins: true, retransmit_now: true, ..Action::default() }
     }
 
     fn reduce(&mut self, expiry: &Expiry<'_>, delivered: u64, is_good: bool) {
@@ -172,7 +172,10 @@ impl LossRecovery for Rack {
         let mut expiry = Expiry { now, first: false, srtt, min_rtt, queue, congestion };
         let repetition = has_news && self.detect(&mut expiry);
         let begins = match self.phase {
-            Phase::Open => expiry.queue.lost_bytes() > 0,
+            // Linux begins another repair, and reduces the window again, with the acknowledgement that ends
+            // one, if a segment sent during it was lost, even if that has been sent again
+            // (`tcp_time_to_recover`).
+            Phase::Open => expiry.queue.unrepaired_bytes() > 0,
             Phase::Recovery => false,
             // The repetition of a timeout was lost: that is another loss.
             Phase::Timeout => repetition,

@@ -53,7 +53,7 @@ impl Selective {
         self.reduction = (self.prr && ack.congestion.is_reduced_proportionally())
             .then(|| Reduction::new(self.mss, ack.queue.outstanding()));
         ack.queue.lose_head();
-        Action { retransmit_now: true, ..Action::default() }
+        Action { begins: true, retransmit_now: true, ..Action::default() }
     }
 }
 

@@ -114,15 +114,21 @@ impl SendQueue {
         known.fold((0, None), |(count, first), &(_, at)| (count + 1, first.or(Some(at))))
     }
 
-    /// Nothing was lost, after all: what waits to be sent again is on its way.
+    /// Nothing was lost, after all: what waits to be sent again is on its way, and what has been sent again is
+    /// so twice.
     pub(crate) fn unmark_losses(&mut self) {
-        if self.lost_bytes == 0 {
+        if self.unrepaired_bytes() == 0 {
             return;
         }
-        for segment in self.segments.iter_mut().filter(|segment| segment.fate == Fate::Lost) {
-            segment.fate = Fate::InFlight;
+        for segment in &mut self.segments {
+            segment.fate = match segment.fate {
+                Fate::Lost => Fate::InFlight,
+                Fate::Retransmitted => Fate::Doubled,
+                fate => fate,
+            };
         }
-        self.lost_bytes = 0;
+        self.doubled_bytes += self.retransmitted_bytes;
+        (self.lost_bytes, self.retransmitted_bytes) = (0, 0);
         (self.judged, self.resent) = (self.una, self.una);
     }
 }

@@ -98,7 +98,7 @@ fn endpoints_become_settings_of_their_hosts_and_attributes_of_their_routes() {
     let [server, terminal] = ["server", "terminal"].map(|name| node(&scenario, name));
     let settings = |node: usize| plan.hosts[node].settings.clone();
     assert_eq!(settings(server)["net.ipv4.tcp_sack"].0, "0");
-    assert_eq!(settings(terminal)["net.ipv4.tcp_rmem"].0, "4096 64000 64000");
+    assert_eq!(settings(terminal)["net.ipv4.tcp_rmem"].0, "4096 128000 128000");
     let flow = &plan.flows[0];
     let there = &plan.hosts[server].routes[&flow.destination];
     assert!(there.ends_with("advmss 1012 initcwnd 4 rto_min 1000ms"), "{there}");

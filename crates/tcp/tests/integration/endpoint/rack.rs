@@ -50,6 +50,21 @@ fn a_lost_retransmission_is_found_when_a_later_segment_arrives() {
     assert_eq!(cwnd(&timeline), 5, "the window is reduced once");
 }
 
+/// What was lost of what left during a repair is another loss, though its repetition has left already: Linux
+/// reduces the window once more when the first repair ends.
+#[test]
+fn a_loss_during_a_repair_begins_another_when_the_repair_ends() {
+    let mut timeline = ten_sent(rack());
+    timeline.after(RTT).sack(0, &[(2, 4)]).sends([1]);
+    timeline.sack(0, &[(2, 10)]).sends([11, 12, 13, 14]);
+    timeline.after(RTT).sack(0, &[(12, 14), (2, 10)]);
+    assert_eq!(timeline.sent()[..2], [1, 11], "both are lost, and sent again");
+    assert_eq!((timeline.endpoint.statistics().recoveries, cwnd(&timeline)), (1, 5));
+    timeline.after(RTT).sack(10, &[(12, 14)]);
+    assert_eq!((timeline.endpoint.statistics().recoveries, cwnd(&timeline)), (2, 2));
+    assert!(timeline.endpoint.variables().recovering);
+}
+
 /// Three losses are repaired in one round trip, and the flight follows the window down.
 #[test]
 fn losses_of_one_flight_are_repaired_in_one_round_trip() {
