@@ -1,4 +1,4 @@
-//! The client: one connection per request.
+//! The client. Its connections serve one request after another.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,10 @@ use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use crate::connections::{Connection, Connections, Payload, ReplyBody};
 use crate::encode_query;
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The most bytes of a reply that is read as a whole: a status with a hundred thousand flows.
 const MAX_REPLY: usize = 128 << 20;
@@ -31,6 +32,7 @@ pub struct Server {
 pub struct Client {
     server: Server,
     socket: PathBuf,
+    pub(crate) connections: Connections,
 }
 
 /// Why a request failed.
@@ -91,7 +93,7 @@ pub enum ClientError {
 impl Client {
     /// A client of the server at this socket. It does not connect yet.
     pub fn new(server: Server, socket: impl Into<PathBuf>) -> Self {
-        Self { server, socket: socket.into() }
+        Self { server, socket: socket.into(), connections: Connections::default() }
     }
 
     /// The socket.
@@ -109,7 +111,7 @@ impl Client {
         path: &str,
         query: &[(&str, String)],
         body: B,
-    ) -> Result<Response<Incoming>, ClientError>
+    ) -> Result<Response<ReplyBody>, ClientError>
     where
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -118,7 +120,7 @@ impl Client {
             .method(method)
             .uri(encode_query(path, query))
             .header(header::HOST, "localhost")
-            .body(body)
+            .body(body.map_err(Into::into).boxed_unsync())
             .map_err(|error| self.disconnected(error))?;
         self.exchange(request).await
     }
@@ -132,29 +134,20 @@ impl Client {
         method: Method,
         path: &str,
         document: Bytes,
-    ) -> Result<Response<Incoming>, ClientError> {
+    ) -> Result<Response<ReplyBody>, ClientError> {
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, "localhost")
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(document))
+            .body(Full::new(document).map_err(Into::into).boxed_unsync())
             .map_err(|error| self.disconnected(error))?;
         self.exchange(request).await
     }
 
-    async fn exchange<B>(&self, request: Request<B>) -> Result<Response<Incoming>, ClientError>
-    where
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| self.disconnected(error))?;
-        // The reply tells how the connection ended.
-        tokio::spawn(async move { drop(connection.await) });
-        let response = sender.send_request(request).await.map_err(|error| self.disconnected(error))?;
+    async fn exchange(&self, request: Request<Payload>) -> Result<Response<ReplyBody>, ClientError> {
+        let (response, connection) = self.transmit(request).await?;
+        let response = response.map(|body| ReplyBody::new(body, connection, &self.connections));
         if response.status().is_success() {
             return Ok(response);
         }
@@ -165,11 +158,36 @@ impl Client {
         Err(ClientError::Refused { server: self.server, status, reason, body })
     }
 
+    /// Sends a request over a connection that waits for one, or over a new one.
+    async fn transmit(
+        &self,
+        mut request: Request<Payload>,
+    ) -> Result<(Response<Incoming>, Connection), ClientError> {
+        while let Some(mut connection) = self.connections.take().await {
+            match connection.try_send_request(request).await {
+                Ok(response) => return Ok((response, connection)),
+                // The server has just closed it, and the request has not left.
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(self.disconnected(failed.into_error())),
+                },
+            }
+        }
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
+        let (mut connection, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.disconnected(error))?;
+        // The reply tells how the connection ended.
+        tokio::spawn(async move { drop(driver.await) });
+        let response = connection.send_request(request).await.map_err(|error| self.disconnected(error))?;
+        Ok((response, connection))
+    }
+
     /// Reads the whole body of a reply.
     ///
     /// # Errors
     /// [`ClientError::Disconnected`].
-    pub async fn read(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
+    pub async fn read(&self, response: Response<ReplyBody>) -> Result<Bytes, ClientError> {
         let body = Limited::new(response.into_body(), MAX_REPLY).collect().await;
         Ok(body.map_err(|error| self.disconnected(error))?.to_bytes())
     }
@@ -180,7 +198,7 @@ impl Client {
     /// [`ClientError::Disconnected`].
     pub async fn read_json<T: DeserializeOwned>(
         &self,
-        response: Response<Incoming>,
+        response: Response<ReplyBody>,
     ) -> Result<T, ClientError> {
         let body = self.read(response).await?;
         serde_json::from_slice(&body).map_err(|error| self.disconnected(error))

@@ -8,6 +8,7 @@
 pub mod auth;
 mod body;
 mod client;
+mod connections;
 mod reply;
 pub mod server;
 pub mod tcp;
@@ -17,6 +18,7 @@ mod write_timeout;
 
 pub use body::ReadBody;
 pub use client::{Client, ClientError, Server};
+pub use connections::ReplyBody;
 pub use reply::Failure;
 pub use token::{Token, TokenError};
 

@@ -21,7 +21,7 @@ use tokio::task::block_in_place;
 use crate::Eid;
 use crate::bundle::{FileName, Priority, ReportRequests};
 use crate::node::{Node, Refused, SendOptions};
-use crate::store::{Key, Record, StoreError};
+use crate::store::{Key, MAX_ROW, Record, StoreError};
 
 use super::batch::{self, Accepted, DeliveryBody};
 use super::body::{Lease, PayloadBody};
@@ -148,7 +148,9 @@ async fn take(
 ) -> Result<Sent, Failure> {
     let bundle = node.bundle(options)?;
     let id = bundle.id.to_string();
-    let mut receiver = block_in_place(|| node.begin(bundle, length))?;
+    // A small payload is in memory until it is committed, and nothing waits for a disk.
+    let is_small = length.is_some_and(|len| len <= MAX_ROW as u64);
+    let mut receiver = in_place(is_small, || node.begin(bundle, length))?;
     let mut payload_bytes = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
@@ -156,13 +158,19 @@ async fn take(
         })?;
         if let Some(part) = frame.data_ref() {
             payload_bytes += part.len() as u64;
-            block_in_place(|| receiver.write(part))?;
+            in_place(is_small, || receiver.write(part))?;
         }
     }
     let (done, outcome) = oneshot::channel();
-    block_in_place(|| receiver.submit(|result| drop(done.send(result))));
+    in_place(is_small, || receiver.submit(|result| drop(done.send(result))));
     outcome.await.map_err(|_| Failure::unavailable("the node is stopping; send it again when it runs"))??;
     Ok(Sent { id, payload_bytes })
+}
+
+/// Runs what may wait for a disk where other tasks do not wait for it. To make room for them takes longer than
+/// `is_small` work itself.
+fn in_place<T>(is_small: bool, work: impl FnOnce() -> T) -> T {
+    if is_small { work() } else { block_in_place(work) }
 }
 
 fn report_requests(list: &str) -> Result<ReportRequests, Failure> {
@@ -244,10 +252,26 @@ fn delivery(node: &Node, record: &Record) -> Response {
 }
 
 async fn acknowledge(State(node): State<Node>, Path(key): Path<u64>) -> Result<StatusCode, Failure> {
-    match block_in_place(|| node.acknowledge(Key(key)))? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(no_bundle(key)),
+    match acknowledge_keys(node, vec![Key(key)]).await?.is_empty() {
+        false => Ok(StatusCode::NO_CONTENT),
+        true => Err(no_bundle(key)),
     }
+}
+
+/// Acknowledges bundles, and returns those that there were. No thread waits for the disk meanwhile.
+async fn acknowledge_keys(node: Node, keys: Vec<Key>) -> Result<Vec<Key>, Failure> {
+    let (done, outcome) = oneshot::channel();
+    node.submit_acknowledgements(&keys, |result| drop(done.send(result)));
+    // A task of its own: what has left the store must leave the queue, even if the application has gone.
+    let acknowledged = tokio::spawn(async move {
+        let there = outcome.await.map_err(|_| stopping())??;
+        Ok(in_place(!node.reports_delivery(&there), || node.delivered(&there)))
+    });
+    acknowledged.await.map_err(|_| stopping())?
+}
+
+fn stopping() -> Failure {
+    Failure::unavailable("the node is stopping; acknowledge the bundle when it runs, if it comes again")
 }
 
 /// Acknowledges a list of bundles in one transaction.
@@ -259,7 +283,7 @@ async fn acknowledge_all(
         Failure::bad_request(format!("the body is a list of keys, as [7,8,9]: {}", error.body_text()))
     })?;
     let keys: Vec<Key> = keys.into_iter().map(Key).collect();
-    let gone: HashSet<Key> = block_in_place(|| node.acknowledge_all(&keys))?.into_iter().collect();
+    let gone: HashSet<Key> = acknowledge_keys(node, keys.clone()).await?.into_iter().collect();
     let (acknowledged, unknown): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(|key| gone.contains(key));
     let numbers = |keys: Vec<Key>| keys.into_iter().map(|key| key.0).collect();
     Ok(Json(Acknowledged { acknowledged: numbers(acknowledged), unknown: numbers(unknown) }))

@@ -20,9 +20,17 @@ const PART: usize = 256 * 1024;
 /// the application disconnects before, the bundle is available to others at once. One part is read ahead; a
 /// slow application holds no thread.
 pub(crate) struct PayloadBody {
-    reading: Option<JoinHandle<(PayloadReader, io::Result<Bytes>)>>,
+    reading: Option<Reading>,
     left: u64,
     lease: Lease,
+}
+
+/// What comes next of a payload.
+enum Reading {
+    /// All that is left of a small one: for this no other thread is woken.
+    Here(io::Result<Bytes>),
+    /// A part, which a thread reads that may wait for the disk.
+    Part(JoinHandle<(PayloadReader, io::Result<Bytes>)>),
 }
 
 /// While it exists, an application holds the bundle.
@@ -52,19 +60,25 @@ impl PayloadBody {
         if len == 0 {
             lease.all_sent();
         }
-        Self { reading: Some(read(payload)), left: len, lease }
+        let reading = if payload.is_small() { read_all(payload) } else { read_part(payload) };
+        Self { reading: Some(reading), left: len, lease }
     }
 }
 
-fn read(mut payload: PayloadReader) -> JoinHandle<(PayloadReader, io::Result<Bytes>)> {
-    tokio::task::spawn_blocking(move || {
+fn read_all(mut payload: PayloadReader) -> Reading {
+    let mut all = Vec::new();
+    Reading::Here(payload.read_to_end(&mut all).map(|_| all.into()))
+}
+
+fn read_part(mut payload: PayloadReader) -> Reading {
+    Reading::Part(tokio::task::spawn_blocking(move || {
         let mut part = vec![0; PART];
         let outcome = payload.read(&mut part).map(|len| {
             part.truncate(len);
             Bytes::from(part)
         });
         (payload, outcome)
-    })
+    }))
 }
 
 impl Body for PayloadBody {
@@ -75,18 +89,28 @@ impl Body for PayloadBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let Some(reading) = &mut self.reading else { return Poll::Ready(None) };
-        let outcome = std::task::ready!(Pin::new(reading).poll(context));
-        self.reading = None;
-        let (payload, part) = outcome.map_err(io::Error::other)?;
+        let (payload, part) = match self.reading.take() {
+            None => return Poll::Ready(None),
+            Some(Reading::Here(all)) => (None, all),
+            Some(Reading::Part(mut reading)) => match Pin::new(&mut reading).poll(context) {
+                Poll::Pending => {
+                    self.reading = Some(Reading::Part(reading));
+                    return Poll::Pending;
+                }
+                Poll::Ready(outcome) => {
+                    let (payload, part) = outcome.map_err(io::Error::other)?;
+                    (Some(payload), part)
+                }
+            },
+        };
         match part {
             Ok(bytes) if bytes.is_empty() => Poll::Ready(None),
             Ok(bytes) => {
                 self.left = self.left.saturating_sub(bytes.len() as u64);
-                if self.left > 0 {
-                    self.reading = Some(read(payload));
-                } else {
+                if self.left == 0 {
                     self.lease.all_sent();
+                } else {
+                    self.reading = payload.map(read_part);
                 }
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bentpipe_http::{Client as HttpClient, Server, decode_percent};
+use bentpipe_http::{Client as HttpClient, ReplyBody, Server, decode_percent};
 pub use bentpipe_http::{ClientError, ReadBody};
 use http_body_util::{BodyExt, Empty, Full};
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Body, Bytes};
 use hyper::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
@@ -43,7 +43,7 @@ pub struct Delivery {
     /// Bytes of payload.
     pub len: u64,
     client: HttpClient,
-    body: Incoming,
+    body: ReplyBody,
 }
 
 impl Client {

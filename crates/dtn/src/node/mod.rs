@@ -397,14 +397,33 @@ impl Node {
     /// # Errors
     /// The store cannot record it.
     pub fn acknowledge_all(&self, keys: &[Key]) -> Result<Vec<Key>, StoreError> {
-        let there: Vec<Key> = {
-            let queue = self.queue();
-            keys.iter().copied().filter(|key| queue.for_application(*key).is_some()).collect()
-        };
-        self.0.store.commit(there.iter().map(|key| Change::Remove(*key)).collect())?;
+        let there = self.for_applications(keys);
+        self.0.store.commit(removals(&there))?;
+        Ok(self.delivered(&there))
+    }
+
+    /// The same without waiting: `done` learns which there were, as soon as that is on the disk. It is called by
+    /// a thread that must not wait, and has to hand them to [`delivered`](Self::delivered).
+    pub(crate) fn submit_acknowledgements(
+        &self,
+        keys: &[Key],
+        done: impl FnOnce(Result<Vec<Key>, StoreError>) + Send + 'static,
+    ) {
+        let there = self.for_applications(keys);
+        self.0.store.submit(removals(&there), move |outcome| done(outcome.map(|()| there)));
+    }
+
+    fn for_applications(&self, keys: &[Key]) -> Vec<Key> {
+        let queue = self.queue();
+        keys.iter().copied().filter(|key| queue.for_application(*key).is_some()).collect()
+    }
+
+    /// Acknowledged bundles have left the store. Returns those that nobody else has acknowledged meanwhile. Blocks
+    /// on the disk where a bundle asks for a report of its delivery.
+    pub(crate) fn delivered(&self, keys: &[Key]) -> Vec<Key> {
         let gone: Vec<Record> = {
             let mut queue = self.queue();
-            there.iter().filter_map(|key| queue.remove(*key)).collect()
+            keys.iter().filter_map(|key| queue.remove(*key)).collect()
         };
         for record in &gone {
             let bundle = &record.bundle;
@@ -413,7 +432,14 @@ impl Node {
             self.0.counters.delivered_bytes.add(bundle.payload_len);
             self.report(bundle, ReportStatus::Delivered, ReasonCode::NO_INFORMATION);
         }
-        Ok(gone.into_iter().map(|record| record.key).collect())
+        gone.into_iter().map(|record| record.key).collect()
+    }
+
+    /// Whether a bundle asks for a report of its delivery.
+    pub(crate) fn reports_delivery(&self, keys: &[Key]) -> bool {
+        let queue = self.queue();
+        let mut records = keys.iter().filter_map(|key| queue.get(*key));
+        records.any(|record| report::wanted(&record.bundle, ReportStatus::Delivered))
     }
 
     /// The current lease of a delivered bundle, for [`end_lease`](Self::end_lease).
@@ -551,6 +577,10 @@ impl Node {
     pub fn reports_of(&self, id: &BundleId) -> Vec<ReportedEvent> {
         self.0.reports.lock().unwrap_or_else(PoisonError::into_inner).of(id)
     }
+}
+
+fn removals(keys: &[Key]) -> Vec<Change> {
+    keys.iter().map(|key| Change::Remove(*key)).collect()
 }
 
 /// Remembers a bundle as one that has been here, if it has an identity.

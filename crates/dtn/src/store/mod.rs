@@ -30,6 +30,7 @@ mod writer;
 pub use error::{Limit, StoreError, Wanted};
 pub use handle::{Recovery, Store};
 pub use reader::PayloadReader;
+pub(crate) use writer::MAX_ROW;
 pub use writer::PayloadWriter;
 
 use crate::bundle::BundleId;

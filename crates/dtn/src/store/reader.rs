@@ -41,6 +41,11 @@ impl PayloadReader {
         Self { ends: ends.collect(), core, payload, at: 0, open: None, missing }
     }
 
+    /// Whether all of it is in the index, a few kilobytes that are read without waiting for a disk, as a rule.
+    pub(crate) fn is_small(&self) -> bool {
+        self.missing.is_none() && self.payload.0.iter().all(|extent| extent.file >= FIRST_ROW)
+    }
+
     /// Where [`read`](Read::read) goes on.
     pub fn set_position(&mut self, at: u64) {
         self.at = at;

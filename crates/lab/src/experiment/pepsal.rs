@@ -28,7 +28,7 @@ pub(super) const CONGESTION: Experiment = Experiment {
     name: "pepsal-congestion",
     title: "A satellite connection and five wired ones on a shared bottleneck, without losses",
     source: SOURCE,
-    plan: Plan::doubling(5),
+    plan: Plan::doubling(3),
     run: Some(congestion),
     on_kernel: Some((3, congestion)),
 };
@@ -37,7 +37,7 @@ pub(super) const PER: Experiment = Experiment {
     name: "pepsal-per",
     title: "A satellite connection alone, one packet in a hundred lost on the satellite",
     source: SOURCE,
-    plan: Plan::doubling(5),
+    plan: Plan::doubling(3),
     run: Some(per),
     on_kernel: Some((3, per)),
 };

@@ -19,7 +19,7 @@ pub(super) const XCP_BOXES: Experiment = Experiment {
     title: "XCP and P-XCP between two boxes, on a GEO link that loses packets",
     source: "Lopez Pacheco and Lochin, IWSSC 2009; Katabi, Handley and Rohrs, SIGCOMM 2002; Zhou, Yeung and \
         Li, GLOBECOM 2004",
-    plan: Plan::fixed(8),
+    plan: Plan::fixed(5),
     run: Some(in_virtual_time),
     on_kernel: Some((1, on_the_kernel)),
 };

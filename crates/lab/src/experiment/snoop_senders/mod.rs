@@ -20,7 +20,7 @@ pub(super) const SNOOP_SENDERS: Experiment = Experiment {
     name: "snoop-senders",
     title: "Which senders Snoop helps, by the queue in front of the satellite and its packet errors",
     source: "ours; Snoop: Balakrishnan, Seshan, Amir, Katz, MobiCom 1995",
-    plan: Plan::doubling(20),
+    plan: Plan::doubling(8),
     run: Some(in_virtual_time),
     on_kernel: Some((3, on_the_kernel)),
 };
