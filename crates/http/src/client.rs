@@ -10,10 +10,8 @@ use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::connections::{Connection, Connections, Payload, ReplyBody};
+use crate::connections::{BoxError, Connection, Connections, Payload, ReplyBody};
 use crate::encode_query;
-
-pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The most bytes of a reply that is read as a whole: a status with a hundred thousand flows.
 const MAX_REPLY: usize = 128 << 20;

@@ -9,8 +9,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::SendRequest;
 
-use crate::client::BoxError;
-
+/// Why a body could not be sent.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of a request.
 pub(crate) type Payload = UnsyncBoxBody<Bytes, BoxError>;
 /// A connection.

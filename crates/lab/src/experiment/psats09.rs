@@ -48,7 +48,7 @@ pub(super) const FIG5: Experiment = Experiment {
     name: "psats09-fig5",
     title: "The maximum RTO on the satellite leg, through the tunnels of a railway",
     source: SOURCE,
-    plan: Plan::fixed(5),
+    plan: Plan::fixed(7),
     run: Some(fig5),
     on_kernel: Some((1, fig5)),
 };
