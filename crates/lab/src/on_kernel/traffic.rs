@@ -193,6 +193,10 @@ impl End<'_> {
                 let what = format!("flow {}: other bytes have arrived than were sent", self.spec.name);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
+            if received == 0 {
+                // With the first segment the kernel learns how much memory one takes, and sets the clamp anew.
+                self.clamp(&stream)?;
+            }
             received += length as u64;
             note(self.zero.elapsed(), &self.shared.last_byte);
             self.shared.received.store(received, Ordering::Relaxed);
@@ -234,13 +238,17 @@ impl End<'_> {
         Ok(())
     }
 
+    /// Bounds the window by the size of a buffer that does not grow; a clamp ends the kernel's own growth.
+    fn clamp(&self, socket: impl AsFd) -> io::Result<()> {
+        if self.config.receive_autotuning.is_some() {
+            return Ok(());
+        }
+        sockopt::set_window_clamp(socket, u32::try_from(self.config.receive_buffer).unwrap_or(u32::MAX))
+    }
+
     fn socket(&self, congestion: Option<&str>) -> io::Result<OwnedFd> {
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
-        // A clamp ends the kernel's own growth.
-        if self.config.receive_autotuning.is_none() {
-            let clamp = u32::try_from(self.config.receive_buffer).unwrap_or(u32::MAX);
-            sockopt::set_window_clamp(&socket, clamp)?;
-        }
+        self.clamp(&socket)?;
         if let Some(name) = congestion {
             sockopt::set_congestion(&socket, name)?;
         }
