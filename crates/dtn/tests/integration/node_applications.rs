@@ -42,6 +42,34 @@ async fn a_sender_lost_within_a_transfer_has_sent_nothing() {
     assert_eq!(number(&a.receive("in").await), 1);
 }
 
+/// What has left the store must leave the queue, or the node would offer a bundle that it has not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_application_that_goes_before_its_acknowledgement_is_on_the_disk_has_acknowledged() {
+    let a = TestNode::start("dtn://a/", "").await;
+    for number in 0..50 {
+        a.send("dtn://a/in", bytes(number, 10), &[]).await;
+        let delivery = a.client().next("in", LONG).await.unwrap().unwrap();
+        let mut stream = tokio::net::UnixStream::connect(a.client().socket()).await.unwrap();
+        let head = format!("POST /bundles/{}/acknowledge HTTP/1.1\r\nhost: x\r\n\r\n", delivery.key);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The node has begun with it, now or a little later; the commit is under way.
+        tokio::time::sleep(Duration::from_micros(20 * number)).await;
+        drop(stream);
+        let is_empty = async {
+            while a.status().store.bundles > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        // If the connection ended before the node had read it, it is still to be acknowledged.
+        if tokio::time::timeout(Duration::from_millis(200), is_empty).await.is_err() {
+            a.client().acknowledge(delivery.key).await.unwrap();
+        }
+        a.until_empty().await;
+    }
+    a.until(|status| status.waiting.in_hand == 0).await;
+    assert!(a.node().bundles(1).is_empty(), "nothing is offered any more");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_questions_get_answers_that_help() {
     let a = TestNode::start("dtn://a/", "").await;
