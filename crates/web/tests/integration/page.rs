@@ -52,7 +52,10 @@ async fn a_run_is_played_and_its_figures_are_those_of_the_results() {
     // Its own word for what is finished, and what the page makes of it.
     let [split, other] = [0, 1].map(|flow| &document["results"]["flows"][flow]);
     assert_eq!([&split["finished"], &other["finished"]], [&json!(true), &json!(true)]);
-    let seconds = |flow: &Value| format!("{:.0}", flow["seconds"].as_f64().unwrap().floor());
+    let seconds = |flow: &Value| {
+        let seconds = flow["seconds"].as_f64().unwrap();
+        format!("{seconds:.0$}\u{a0}s", usize::from(seconds < 100.0))
+    };
     let state = browser.text("state").await;
     let expected = [format!("split {}", seconds(split)), format!("end-to-end {}", seconds(other))];
     assert!(expected.iter().all(|part| state.contains(part)) && !state.contains(" of "), "{state}");
