@@ -59,8 +59,8 @@ impl Subnet {
 /// [`Error::Tool`](crate::Error::Tool) with what `ip` said, for example that a name is taken.
 pub fn veth(a: &Namespace, a_name: &str, b: &Namespace, b_name: &str) -> Result<()> {
     a.ip_with(&format!("link add {a_name} type veth peer name {b_name} netns {{}}"), b)?;
-    a.ip(&format!("link set {a_name} up"))?;
-    b.ip(&format!("link set {b_name} up"))
+    a.ip(&format!("link set dev {a_name} up"))?;
+    b.ip(&format!("link set dev {b_name} up"))
 }
 
 /// Makes `gateway`, of either family, the default route of `namespace`.

@@ -29,7 +29,7 @@ impl Tun {
             .map_err(|source| Error::Tun { namespace: namespace.name().to_owned(), source })?;
         silence(namespace, interface)?;
         namespace
-            .ip(&format!("link set {interface} mtu {mtu} txqueuelen {TX_QUEUE_LEN} multicast off up"))?;
+            .ip(&format!("link set dev {interface} mtu {mtu} txqueuelen {TX_QUEUE_LEN} multicast off up"))?;
         Ok(Self { device, namespace: namespace.clone() })
     }
 

@@ -100,6 +100,9 @@ fn compare(programs: &Programs, rounds: u8) -> Result<(), String> {
                 }
             }
         }
+        if theirs.is_empty() {
+            return Err(format!("dtn7-rs: {}", failures.join("; ")));
+        }
         print_load(load, &ours, &theirs);
         failures.iter().for_each(|error| eprintln!("not counted: {error}"));
     }

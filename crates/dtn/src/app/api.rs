@@ -167,8 +167,8 @@ async fn take(
     Ok(Sent { id, payload_bytes })
 }
 
-/// Runs what may wait for a disk where other tasks do not wait for it. To make room for them takes longer than
-/// `is_small` work itself.
+/// Runs what may wait for a disk where other tasks do not wait for it. To make room for them takes longer
+/// than `is_small` work itself.
 fn in_place<T>(is_small: bool, work: impl FnOnce() -> T) -> T {
     if is_small { work() } else { block_in_place(work) }
 }

@@ -402,8 +402,8 @@ impl Node {
         Ok(self.delivered(&there))
     }
 
-    /// The same without waiting: `done` learns which there were, as soon as that is on the disk. It is called by
-    /// a thread that must not wait, and has to hand them to [`delivered`](Self::delivered).
+    /// The same without waiting: `done` learns which there were, as soon as that is on the disk. It is called
+    /// by a thread that must not wait, and has to hand them to [`delivered`](Self::delivered).
     pub(crate) fn submit_acknowledgements(
         &self,
         keys: &[Key],
@@ -418,8 +418,8 @@ impl Node {
         keys.iter().copied().filter(|key| queue.for_application(*key).is_some()).collect()
     }
 
-    /// Acknowledged bundles have left the store. Returns those that nobody else has acknowledged meanwhile. Blocks
-    /// on the disk where a bundle asks for a report of its delivery.
+    /// Acknowledged bundles have left the store. Returns those that nobody else has acknowledged meanwhile.
+    /// Blocks on the disk where a bundle asks for a report of its delivery.
     pub(crate) fn delivered(&self, keys: &[Key]) -> Vec<Key> {
         let gone: Vec<Record> = {
             let mut queue = self.queue();

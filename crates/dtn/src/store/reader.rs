@@ -41,7 +41,7 @@ impl PayloadReader {
         Self { ends: ends.collect(), core, payload, at: 0, open: None, missing }
     }
 
-    /// Whether all of it is in the index, a few kilobytes that are read without waiting for a disk, as a rule.
+    /// Whether all of it is in the index: a few kilobytes, whose reading waits for no disk as a rule.
     pub(crate) fn is_small(&self) -> bool {
         self.missing.is_none() && self.payload.0.iter().all(|extent| extent.file >= FIRST_ROW)
     }

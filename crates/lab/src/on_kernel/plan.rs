@@ -28,8 +28,8 @@ const MOST_NUMBERED: usize = 250;
 const FIRST_PORT: u16 = 10_000;
 /// The kernel's bookkeeping is about as large as the data.
 const BOOKKEEPING: u64 = 2;
-/// And more where segments are smaller, each of which counts as 2304 bytes: with half the memory the window of 32
-/// segments of 1000 bytes was one of 26.
+/// And more where segments are smaller, each of which counts as about 2400 bytes: with half the memory the
+/// window of 32 segments of 1000 bytes was one of 26.
 const SMALL_SEGMENTS: u64 = 2;
 
 /// A scenario for this machine.

@@ -194,7 +194,7 @@ impl End<'_> {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
             if received == 0 {
-                // With the first segment the kernel learns how much memory one takes, and sets the clamp anew.
+                // With the first segment the kernel learns how much memory one takes, and sets another clamp.
                 self.clamp(&stream)?;
             }
             received += length as u64;

@@ -147,6 +147,54 @@ fn a_flow_without_end_ends_with_the_run() {
     assert!((1.9..2.5).contains(&result.seconds), "{result:?}");
 }
 
+/// What the sender of a leg has on its way, once the connection is under way.
+#[derive(Default)]
+struct InFlight {
+    most: u64,
+}
+
+impl Observer for InFlight {
+    fn wants_samples(&self) -> bool {
+        true
+    }
+
+    fn variables(&mut self, now: Time, _: usize, _: usize, variables: &Variables, _: &Statistics) {
+        if now > Time::from_nanos(2_000_000_000) {
+            self.most = self.most.max(variables.in_flight);
+        }
+    }
+}
+
+/// SURREY's window of 32 packets of 1000 bytes: the kernel counts more memory for each than it has bytes, and sets
+/// the clamp anew when it has seen one.
+#[test]
+fn a_receive_buffer_is_the_window_of_small_segments_too() {
+    if missing() {
+        return;
+    }
+    let text = r#"
+duration = "5s"
+sample_interval = "20ms"
+[[link]]
+name = "link"
+between = ["server", "client"]
+rate = "10Mbit/s"
+delay = "100ms"
+[tcp.small]
+base = "linux"
+mss = 1012
+receive_buffer = "32kB"
+[[flow]]
+name = "download"
+from = "server"
+to = "client"
+tcp = "small"
+"#;
+    let mut seen = InFlight::default();
+    on_kernel::run(&scenario(text), 7, &mut seen).unwrap();
+    assert!((31_000..=32_000).contains(&seen.most), "{}", seen.most);
+}
+
 /// A stream of twice what a link carries, to two nodes behind it and to one of them a second one that fits.
 const STREAMS: &str = r#"
 title = "Streams"

@@ -152,9 +152,9 @@ impl Cubic {
     }
 }
 
-/// What W_est grows by in Linux for `bytes` more acknowledged bytes, with a window of so many segments: a segment
-/// for each [`LINUX_SPACING`] windows, in whole segments. Of small windows the fraction that is cut off is a
-/// good part: three segments grow by 0.6 in a round trip, two by 0.67.
+/// What W_est grows by in Linux for `bytes` more acknowledged bytes, with a window of so many segments: a
+/// segment for each [`LINUX_SPACING`] windows, in whole segments. Of small windows the fraction that is cut off
+/// is a good part: three segments grow by 0.6 in a round trip, two by 0.67.
 fn linux_growth(bytes: u64, window: f64) -> f64 {
     let spacing = (LINUX_SPACING * window.floor()).floor();
     bytes as f64 / spacing.max(1.0)

@@ -114,8 +114,8 @@ impl SendQueue {
         known.fold((0, None), |(count, first), &(_, at)| (count + 1, first.or(Some(at))))
     }
 
-    /// Nothing was lost, after all: what waits to be sent again is on its way, and what has been sent again is
-    /// so twice.
+    /// Nothing was lost, after all: what waits to be sent again is on its way, and what has been sent again
+    /// is so twice.
     pub(crate) fn unmark_losses(&mut self) {
         if self.unrepaired_bytes() == 0 {
             return;
@@ -208,5 +208,8 @@ mod tests {
         assert_eq!((lost(&queue), queue.in_flight()), (vec![], 5 * MSS));
         queue.detect_losses(at(1000), Departure { at: at(11), end: 0 }, Duration::ZERO);
         assert_eq!(lost(&queue), [0, 1], "what was unmarked can be lost again");
+        queue.sent_again(0, at(1000));
+        queue.unmark_losses();
+        assert_eq!((queue.unrepaired_bytes(), queue.in_flight()), (0, 6 * MSS), "one is on its way twice");
     }
 }
