@@ -35,7 +35,7 @@ pub struct ProtectSettings {
     /// What becomes of packets while the peer is silent.
     #[serde(default)]
     pub when_silent: WhenSilent,
-    /// Bytes that wait for their turn at the most; by default two bandwidth-delay products, or 4 MB where the
+    /// Bytes that wait for their turn at the most; by default four bandwidth-delay products, or 4 MB where the
     /// rate is not configured.
     pub queue: Option<ByteCount>,
     /// What each flow that waits counts among the leg's connections, where their rates are explicit.

@@ -11,6 +11,8 @@ pub(crate) struct Limits {
     pub(crate) target: Duration,
     /// RFC 8289 §4.3: a round trip.
     pub(crate) interval: Duration,
+    /// So long a wait is a sign at once.
+    pub(crate) at_once: Duration,
 }
 
 /// The state of one queue. The caller asks [`judge`](Self::judge) for each packet that leaves it.
@@ -73,7 +75,7 @@ impl Codel {
             return false;
         }
         let first_above = *self.first_above.get_or_insert(now + limits.interval);
-        now >= first_above
+        now >= first_above || waited >= limits.at_once
     }
 }
 
@@ -87,7 +89,11 @@ fn control_law(from: Time, interval: Duration, count: u32) -> Time {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { target: Duration::from_millis(5), interval: Duration::from_millis(100) };
+    const LIMITS: Limits = Limits {
+        target: Duration::from_millis(5),
+        interval: Duration::from_millis(100),
+        at_once: Duration::from_millis(50),
+    };
 
     fn millis(millis: u64) -> Time {
         Time::ZERO + Duration::from_millis(millis)
@@ -112,6 +118,11 @@ mod tests {
         assert_eq!(signals(&mut codel, 6, 1000..1090), [0; 0], "a burst");
         assert_eq!(codel.judge(Duration::from_secs(1), true, millis(1090), LIMITS), Verdict::Pass);
         assert_eq!(signals(&mut codel, 6, 1091..1192), [1191]);
+    }
+
+    #[test]
+    fn a_long_wait_is_a_sign_at_once_and_signals_keep_their_distance_all_the_same() {
+        assert_eq!(signals(&mut Codel::default(), 50, 0..300), [0, 100, 171, 229, 279]);
     }
 
     #[test]

@@ -12,6 +12,14 @@
 //!  compressed with CID 5  ─────────────────────────────────► expands it
 //! ```
 //!
+//! **What packets share behind their headers.** When a flow has had some packets with its context, those of their first
+//! bytes that were the same in all of them go into a second context, with a longer template. A packet that differs
+//! in one of these bytes uses the first one. When many in a row do, another second context is sought, over twice
+//! as many packets as before.
+//!
+//! A box that knows no longer templates refuses the frames that tell them. Each has a frame of its own, so that
+//! nothing else is refused with it, and is told a few times only.
+//!
 //! **A CID that is used again.** What was compressed with the old template may still be on its way, be sent
 //! again, or be a part of repair symbols. So the sender takes a CID for another flow only when the peer has
 //! said that it needs none of the packets any more that were compressed with it. The receiver notes, when it
@@ -27,7 +35,7 @@ use std::time::Duration;
 use bentpipe_units::Time;
 use serde::{Deserialize, Serialize};
 
-use crate::header::{Form, Template, whole};
+use crate::header::{Form, Shared, Template, whole};
 use crate::window::Esi;
 
 /// Contexts of a direction at most, as many as a byte tells apart.
@@ -40,6 +48,15 @@ pub(crate) const MAX_CONFIRMATIONS: usize = 64;
 const IDLE: Duration = Duration::from_secs(1);
 /// Flows of one packet get no context: so many templates are remembered that were seen once.
 const SEEN: usize = 256;
+/// Packets over which what they share is sought, at first; at most so many times doubled.
+const LEARNED_FROM: u32 = 16;
+const MOST_DOUBLINGS: u32 = 16;
+/// A longer template is made for so many shared bytes or more: it takes a context and a frame.
+const WORTHWHILE: usize = 4;
+/// Packets in a row that do not share what the longer template leaves out before another one is sought.
+const MISSES: u32 = 16;
+/// A longer template is told so many times at most: the peer may not know such.
+const TELLINGS: u8 = 4;
 /// A confirmation may take longer than a round trip by so much: reports leave this often.
 const MARGIN: Duration = Duration::from_millis(120);
 
@@ -75,6 +92,39 @@ struct Context {
     used_at: Time,
     /// The number behind the last packet that was compressed with it, for each class.
     end: [Esi; 2],
+    #[serde(default)]
+    tellings: u8,
+    #[serde(default)]
+    second: Second,
+}
+
+/// What a flow's first context knows of its second one, whose template is longer.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Second {
+    id: Option<ContextId>,
+    /// Packets in a row that it does not fit.
+    misses: u32,
+    /// While there is none: what the packets have shared, how many these were, and how many times one was sought.
+    shared: Option<Shared>,
+    packets: u32,
+    sought: u32,
+}
+
+impl Second {
+    /// Takes a packet into account. What all have shared, when there were enough.
+    fn learn(&mut self, body: &[u8]) -> Option<Shared> {
+        match &mut self.shared {
+            None => self.shared = Some(Shared::of(body)),
+            Some(shared) => shared.narrow(body),
+        }
+        self.packets += 1;
+        if self.packets < LEARNED_FROM << self.sought {
+            return None;
+        }
+        self.sought = (self.sought + 1).min(MOST_DOUBLINGS);
+        self.packets = 0;
+        self.shared.take()
+    }
 }
 
 impl Compressor {
@@ -112,11 +162,46 @@ impl Compressor {
             }
             return whole(packet);
         }
+        let cid = self.longest(cid, &packet[template.header()..], needs_from, now);
+        let context = &mut self.contexts[usize::from(cid)];
         context.end[class] = esi + 1;
-        template.compress(cid, packet)
+        context.template.compress(cid, packet)
     }
 
-    /// Makes a context of a template that is seen for the second time, if there is one to be had.
+    /// The context that leaves out most of a packet whose flow has this one, which is confirmed.
+    fn longest(&mut self, first: u8, body: &[u8], needs_from: [Esi; 2], now: Time) -> u8 {
+        let mut second = std::mem::take(&mut self.contexts[usize::from(first)].second);
+        let mut chosen = first;
+        if let Some(id) = second.id {
+            let context = &mut self.contexts[usize::from(id.cid)];
+            // Where the flow was silent, another one may have its CID now.
+            let is_its = context.generation == id.generation;
+            if is_its && context.template.fits(body) {
+                second.misses = 0;
+                context.used_at = now;
+                if context.confirmed {
+                    chosen = id.cid;
+                } else if context.tellings < TELLINGS && !std::mem::replace(&mut context.wanted, true) {
+                    self.wanted.push(id.cid);
+                }
+            } else {
+                second.misses += 1;
+                if !is_its || second.misses == MISSES {
+                    (second.id, second.misses) = (None, 0);
+                }
+            }
+        } else if let Some(shared) = second.learn(body).filter(|shared| shared.count() >= WORTHWHILE) {
+            let template = self.contexts[usize::from(first)].template.longer(&shared);
+            second.id = match self.by_template.get(&template) {
+                Some(&cid) => Some(ContextId { cid, generation: self.contexts[usize::from(cid)].generation }),
+                None => self.open(template, needs_from, now),
+            };
+        }
+        self.contexts[usize::from(first)].second = second;
+        chosen
+    }
+
+    /// Makes a context of a template that is seen for the second time.
     fn on_new(&mut self, template: Template, needs_from: [Esi; 2], now: Time) {
         let mut hasher = DefaultHasher::new();
         template.hash(&mut hasher);
@@ -126,6 +211,11 @@ impl Compressor {
             *seen = hash;
             return;
         }
+        self.open(template, needs_from, now);
+    }
+
+    /// Makes a context, if there is one to be had.
+    fn open(&mut self, template: Template, needs_from: [Esi; 2], now: Time) -> Option<ContextId> {
         let index = if self.contexts.len() < self.most {
             self.contexts.len()
         } else {
@@ -134,46 +224,53 @@ impl Compressor {
                 !needed && now - context.used_at >= IDLE
             };
             let usable = self.contexts.iter().enumerate().filter(|(_, context)| usable(context));
-            let Some((oldest, _)) = usable.min_by_key(|(_, context)| context.used_at) else { return };
-            oldest
+            usable.min_by_key(|(_, context)| context.used_at)?.0
         };
-        let mut context = Context {
+        let generation = self.contexts.get(index).map_or(0, |old| old.generation.wrapping_add(1));
+        let context = Context {
             template,
-            generation: 0,
+            generation,
             confirmed: false,
             told: None,
             wanted: true,
             used_at: now,
             end: [0; 2],
+            tellings: 0,
+            second: Second::default(),
         };
-        self.by_template.insert(template, index as u8);
+        let id = ContextId { cid: index as u8, generation };
+        self.by_template.insert(template, id.cid);
         let mut listed = false;
         match self.contexts.get_mut(index) {
             None => self.contexts.push(context),
             Some(old) => {
-                context.generation = old.generation.wrapping_add(1);
                 listed = old.wanted;
                 self.by_template.remove(&old.template);
                 *old = context;
             }
         }
         if !listed {
-            self.wanted.push(index as u8);
+            self.wanted.push(id.cid);
         }
+        Some(id)
     }
 
-    /// The contexts to be told now, if there are any.
+    /// The contexts to be told now in a frame, if there are any: one with a longer template is alone.
     pub fn openings(&mut self, now: Time, rtt: Duration) -> Vec<(ContextId, Template)> {
         let contexts = &mut self.contexts;
         let mut told = Vec::new();
         self.wanted.retain(|cid| {
             let context = &mut contexts[usize::from(*cid)];
-            if !context.confirmed && (told.len() == MAX_OPENINGS || context.due(rtt) > now) {
+            let is_full = told.len() == MAX_OPENINGS
+                || !told.is_empty() && context.template.is_longer()
+                || told.iter().any(|(_, template): &(_, Template)| template.is_longer());
+            if !context.confirmed && (is_full || context.due(rtt) > now) {
                 return true;
             }
             context.wanted = false;
             if !context.confirmed {
                 context.told = Some(now);
+                context.tellings = context.tellings.saturating_add(1);
                 told.push((ContextId { cid: *cid, generation: context.generation }, context.template));
             }
             false
@@ -293,7 +390,10 @@ mod tests {
         }
 
         fn compress(&mut self, port: u16) -> (Esi, Vec<u8>, Vec<u8>) {
-            let packet = ipv4_udp(port, 2, &self.esi.to_be_bytes());
+            self.compress_packet(ipv4_udp(port, 2, &self.esi.to_be_bytes()))
+        }
+
+        fn compress_packet(&mut self, packet: Vec<u8>) -> (Esi, Vec<u8>, Vec<u8>) {
             let form = self.compressor.compress(packet.clone(), 1, self.esi, [self.esi; 2], self.now);
             self.esi += 1;
             (self.esi - 1, packet, form)
@@ -309,6 +409,24 @@ mod tests {
             let (esi, packet, form) = self.compress(port);
             assert_eq!(self.expand(esi, &form).as_ref(), Some(&packet));
             form.len() < packet.len()
+        }
+
+        /// How many bytes are left out of a packet with this behind its header.
+        fn saves(&mut self, payload: &[u8]) -> usize {
+            let (esi, packet, form) = self.compress_packet(ipv4_udp(7, 2, payload));
+            assert_eq!(self.expand(esi, &form).as_ref(), Some(&packet));
+            packet.len() - form.len()
+        }
+
+        /// Sends so many packets, and tells and confirms contexts meanwhile; what the last packet saves.
+        fn run(&mut self, packets: u64, mut payload: impl FnMut(u64) -> Vec<u8>) -> usize {
+            let saved = (0..packets).map(|number| {
+                self.tell();
+                self.confirm();
+                self.now += RTT;
+                self.saves(&payload(number))
+            });
+            saved.last().unwrap()
         }
 
         fn tell(&mut self) -> usize {
@@ -407,5 +525,75 @@ mod tests {
         assert_eq!(form.len(), 11, "the header has become 3 bytes");
         pair.expander = Expander::default();
         assert_eq!(pair.expand(esi, &form), None, "another session knows nothing of it");
+    }
+
+    /// A QUIC packet with a short header: flags, connection ID, and what is encrypted.
+    fn quic(id: u64, number: u64) -> Vec<u8> {
+        let encrypted = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let flags = 0x40 | encrypted as u8 & 0x1f;
+        [&[flags][..], &id.to_be_bytes(), &encrypted.to_be_bytes(), &encrypted.rotate_left(32).to_be_bytes()]
+            .concat()
+    }
+
+    #[test]
+    fn what_packets_share_behind_their_headers_is_left_out_too() {
+        let mut pair = Pair::new();
+        assert_eq!(pair.run(40, |number| quic(1234, number)), 25 + 8);
+        assert_eq!(pair.compressor.confirmed(), 2);
+        assert_eq!(pair.saves(&quic(99, 1)), 25, "one with another connection ID");
+        assert_eq!(pair.saves(&[0xc0; 4]), 25, "one that is too short");
+        assert_eq!(pair.saves(&quic(1234, 40)), 25 + 8);
+        assert_eq!(pair.run(60, |number| quic(99, number)), 25 + 8, "it has another connection ID now");
+        assert_eq!(
+            pair.run(200, |number| (number + 1).wrapping_mul(u64::MAX / 7).to_le_bytes().to_vec()),
+            25
+        );
+    }
+
+    /// The upper bytes of a counter seem to be shared until they change.
+    #[test]
+    fn of_the_counter_of_a_tunnel_what_changes_is_carried() {
+        let mut pair = Pair::new();
+        let wireguard = |number: u64| {
+            let encrypted = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            [&[4, 0, 0, 0, 1, 2, 3, 4][..], &number.to_le_bytes(), &encrypted, &encrypted].concat()
+        };
+        let saved = pair.run(200_000, wireguard);
+        assert!(
+            (25 + 8 + 5..=25 + 8 + 6).contains(&saved),
+            "{saved}: its third byte changes every 65,536 packets"
+        );
+    }
+
+    #[test]
+    fn a_peer_that_knows_no_longer_templates_is_told_them_a_few_times_and_apart_from_others() {
+        let mut pair = Pair::new();
+        let mut refused = 0;
+        for number in 0..1000 {
+            let saved = pair.saves(&quic(1234, number));
+            assert!(saved <= 25);
+            if number % 30 < 2 {
+                pair.send(1000 + number as u16 / 30);
+            }
+            loop {
+                let openings = pair.compressor.openings(pair.now, RTT);
+                let longer = openings.iter().filter(|(_, template)| template.is_longer()).count();
+                assert!(longer == 0 || openings.len() == 1, "{openings:?}");
+                refused += longer;
+                match openings.as_slice() {
+                    [] => break,
+                    known if longer == 0 => {
+                        known.iter().for_each(|(id, template)| {
+                            pair.expander.on_opening(*id, *template, [pair.esi; 2]);
+                        });
+                    }
+                    _ => {}
+                }
+            }
+            pair.confirm();
+            pair.now += RTT;
+        }
+        assert_eq!(refused, usize::from(TELLINGS));
+        assert_eq!(pair.compressor.confirmed(), 1 + 34, "those of the other flows");
     }
 }

@@ -4,21 +4,30 @@
 //! whole IP packet    │ 4 or 6, and all that follows │
 //! anything else      │ 0x00 │ itself │
 //! compressed         │ 1, ECN 2 bits, CID 5 bits │ CID 1, if those are 31 │ IPv4 identification 2, if the
-//!                      template has one │ UDP checksum 2, if it has UDP │ what is behind the template │
+//!                      template has one │ UDP checksum 2, if it has UDP │ what is behind the header, less what the
+//!                      template shares │
+//!
+//! template           │ header, up to 48 │ and, if packets share more: which bytes behind it 4 │ these bytes 32 │
 //! ```
 //!
 //! A template is a header with zeros in the place of what differs from packet to packet: ECN, lengths, checksums.
 //! In the place of the identification of IPv4 it has zeros where all of its packets do, as is usual with
 //! "don't fragment" (RFC 6864 §4.1), else ones. Lengths follow from that of the packet and the checksum of IPv4 from
 //! its header; that of UDP is carried, so that it protects data from end to end.
+//!
+//! Behind their headers, packets of a flow often share bytes, too, whatever the protocol: the connection ID of QUIC
+//! (RFC 9000 §17.3), the receiver index of WireGuard and the upper bytes of its counter, of a TCP download the
+//! acknowledgement number and the window. A longer template has those of the first 32 bytes that are the same.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::ip::{IPV4_HEADER, IPV6_HEADER, UDP, checksum, has_ports};
 
-/// Bytes of a template at most: IPv6 and UDP.
-pub(crate) const MAX_TEMPLATE: usize = IPV6_HEADER + UDP_HEADER;
+/// Bytes of a template at most: IPv6, UDP, and what packets share behind them.
+pub(crate) const MAX_TEMPLATE: usize = IPV6_HEADER + UDP_HEADER + MASK + Shared::SPAN;
+/// Bytes that say which ones packets share behind the header.
+const MASK: usize = 4;
 const UDP_HEADER: usize = 8;
 /// Ports, or an SPI.
 const PORTS: usize = 4;
@@ -37,9 +46,69 @@ const DONT_FRAGMENT: u8 = 0x40;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "ByteBuf", into = "ByteBuf")]
 pub struct Template {
+    /// Bytes of the header.
+    header: u8,
+    /// Bytes of the template: as many, or those of the mask and of what packets share as well.
     length: u8,
     /// Zeros behind its length.
     bytes: [u8; MAX_TEMPLATE],
+}
+
+/// What packets have in common of the first bytes behind their headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shared {
+    /// Bit n is set if byte n is shared.
+    mask: u32,
+    /// Zeros where bytes are not shared.
+    bytes: [u8; Self::SPAN],
+}
+
+impl Shared {
+    /// Bytes that are compared.
+    pub(crate) const SPAN: usize = u32::BITS as usize;
+
+    /// All that this packet has, which is the first one. `body` is what is behind its header.
+    pub(crate) fn of(body: &[u8]) -> Self {
+        let mut bytes = [0; Self::SPAN];
+        let length = body.len().min(Self::SPAN);
+        bytes[..length].copy_from_slice(&body[..length]);
+        Self { mask: first_bits(length), bytes }
+    }
+
+    /// Which of its bytes this packet has.
+    fn in_common(&self, body: &[u8]) -> u32 {
+        let other = Self::of(body);
+        let equal = self.bytes.iter().zip(other.bytes).enumerate();
+        let equal = equal.fold(0, |bits, (index, (ours, theirs))| bits | u32::from(*ours == theirs) << index);
+        self.mask & other.mask & equal
+    }
+
+    /// Only what this packet has, too.
+    pub(crate) fn narrow(&mut self, body: &[u8]) {
+        self.mask = self.in_common(body);
+        let mask = self.mask;
+        let left_out = self.bytes.iter_mut().enumerate().filter(|(index, _)| mask & 1 << index == 0);
+        left_out.for_each(|(_, byte)| *byte = 0);
+    }
+
+    /// How many bytes.
+    pub(crate) fn count(&self) -> usize {
+        self.mask.count_ones() as usize
+    }
+
+    /// The bytes up to the last one that is shared.
+    fn span(&self) -> usize {
+        (u32::BITS - self.mask.leading_zeros()) as usize
+    }
+
+    fn has(&self, index: usize) -> bool {
+        self.mask & 1 << index != 0
+    }
+}
+
+/// A mask of the first `length` of 32 bits.
+fn first_bits(length: usize) -> u32 {
+    u32::MAX.checked_shr(u32::BITS - length as u32).unwrap_or(0)
 }
 
 impl Template {
@@ -98,7 +167,39 @@ impl Template {
         };
         let ports = length.min(PORTS);
         bytes[ip.len()..ip.len() + ports].copy_from_slice(&payload[..ports]);
-        Self { length: (ip.len() + length) as u8, bytes }
+        let length = (ip.len() + length) as u8;
+        Self { header: length, length, bytes }
+    }
+
+    /// The longer template of packets that have this one, which is none, and share this.
+    pub(crate) fn longer(&self, shared: &Shared) -> Self {
+        let mut longer = *self;
+        let header = self.header();
+        longer.bytes[header..header + MASK].copy_from_slice(&shared.mask.to_be_bytes());
+        longer.bytes[header + MASK..header + MASK + Shared::SPAN].copy_from_slice(&shared.bytes);
+        longer.length = self.header + (MASK + Shared::SPAN) as u8;
+        longer
+    }
+
+    /// Whether it leaves out more than the header.
+    pub(crate) fn is_longer(&self) -> bool {
+        self.length > self.header
+    }
+
+    /// What packets share behind the header.
+    fn shared(&self) -> Shared {
+        let behind = &self.bytes[self.header()..];
+        let (Some((mask, bytes)), true) = (behind.split_first_chunk(), self.is_longer()) else {
+            return Shared { mask: 0, bytes: [0; Shared::SPAN] };
+        };
+        let bytes = *bytes.first_chunk().expect("a longer template has them");
+        Shared { mask: u32::from_be_bytes(*mask), bytes }
+    }
+
+    /// Whether a packet whose header is that of this template shares what it leaves out.
+    pub(crate) fn fits(&self, body: &[u8]) -> bool {
+        let shared = self.shared();
+        shared.in_common(body) == shared.mask
     }
 
     /// Reads what [`as_bytes`](Self::as_bytes) has given; `None` if it is no template.
@@ -116,22 +217,29 @@ impl Template {
             6 => (bytes[1] & 0x30 == 0 && bytes[4..6] == [0; 2], IPV6_HEADER, bytes[6]),
             _ => return None,
         };
-        let length = match template.len().checked_sub(ip)? {
+        let behind = template.len().checked_sub(ip)?;
+        let is_longer = behind >= MASK + Shared::SPAN;
+        let header = ip + if is_longer { behind - MASK - Shared::SPAN } else { behind };
+        let right = match header - ip {
             0 => true,
             PORTS => protocol != UDP && has_ports(protocol),
-            UDP_HEADER => protocol == UDP && template[ip + PORTS..] == [0; 4],
+            UDP_HEADER => protocol == UDP && template[ip + PORTS..header] == [0; 4],
             _ => false,
         };
-        (fixed && length).then_some(Self { length: template.len() as u8, bytes })
+        let parsed = Self { header: header as u8, length: template.len() as u8, bytes };
+        let Shared { mask, bytes } = parsed.shared();
+        let zeros = bytes.iter().enumerate().all(|(index, byte)| mask & 1 << index != 0 || *byte == 0);
+        (fixed && right && zeros && (mask != 0) == is_longer).then_some(parsed)
     }
 
     /// Itself.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len()]
+        &self.bytes[..usize::from(self.length)]
     }
 
-    fn len(&self) -> usize {
-        usize::from(self.length)
+    /// Bytes of the header.
+    pub(crate) fn header(&self) -> usize {
+        usize::from(self.header)
     }
 
     fn is_ipv4(&self) -> bool {
@@ -147,10 +255,10 @@ impl Template {
     }
 
     fn has_udp(&self) -> bool {
-        self.len() == self.ip_header() + UDP_HEADER
+        self.header() == self.ip_header() + UDP_HEADER
     }
 
-    /// The compressed form of a packet that has this template.
+    /// The compressed form of a packet that has this template, and [shares](Self::fits) what it leaves out.
     pub(crate) fn compress(&self, cid: u8, mut packet: Vec<u8>) -> Vec<u8> {
         let ecn = if self.is_ipv4() { packet[1] & 3 } else { packet[1] >> 4 & 3 };
         let mut front = [0; 6];
@@ -166,11 +274,18 @@ impl Template {
         if self.carries_id() {
             put(&packet[4..6]);
         }
+        let header = self.header();
         if self.has_udp() {
-            put(&packet[self.len() - 2..self.len()]);
+            put(&packet[header - 2..header]);
         }
-        let start = self.len() - length;
-        packet[start..self.len()].copy_from_slice(&front[..length]);
+        // What is not shared moves up to what follows.
+        let (shared, mut end) = (self.shared(), header + self.shared().span());
+        for index in (0..shared.span()).rev().filter(|index| !shared.has(*index)) {
+            end -= 1;
+            packet[end] = packet[header + index];
+        }
+        let start = end - length;
+        packet[start..end].copy_from_slice(&front[..length]);
         packet.drain(..start);
         packet
     }
@@ -185,7 +300,14 @@ impl Template {
         };
         let id = take(self.carries_id())?;
         let udp_checksum = take(self.has_udp())?;
-        let (ip, total) = (self.ip_header(), self.len() + rest.len());
+        let mut shared = self.shared();
+        let span = shared.span();
+        let (carried, rest) = rest.split_at_checked(span - shared.count())?;
+        let mut carried = carried.iter();
+        for index in (0..span).filter(|index| shared.mask & (1 << index) == 0) {
+            shared.bytes[index] = *carried.next()?;
+        }
+        let (ip, total) = (self.ip_header(), self.header() + span + rest.len());
         let length_of = |bytes: usize| u16::try_from(bytes).ok().map(u16::to_be_bytes);
         let mut header = self.bytes;
         if self.is_ipv4() {
@@ -202,7 +324,8 @@ impl Template {
             header[ip + 4..ip + 6].copy_from_slice(&length_of(total - ip)?);
             header[ip + 6..ip + 8].copy_from_slice(&udp_checksum);
         }
-        out.extend_from_slice(&header[..self.len()]);
+        out.extend_from_slice(&header[..self.header()]);
+        out.extend_from_slice(&shared.bytes[..span]);
         out.extend_from_slice(rest);
         Some(())
     }
@@ -333,6 +456,22 @@ mod tests {
         assert_eq!(Template::of(&long), None);
     }
 
+    #[test]
+    fn a_longer_template_that_is_none_is_refused() {
+        let template = Template::of(&ipv4_udp(7, 2, b"x")).unwrap();
+        let longer = template.longer(&Shared::of(b"shared"));
+        assert_eq!(Template::parse(longer.as_bytes()), Some(longer));
+        let none = template.longer(&Shared { mask: 0, bytes: [0; Shared::SPAN] });
+        assert_eq!(Template::parse(none.as_bytes()), None, "nothing is shared");
+        let stray = template.longer(&Shared { mask: 1, ..Shared::of(b"shared") });
+        assert_eq!(Template::parse(stray.as_bytes()), None, "a byte that is not");
+        let mut form = longer.compress(3, ipv4_udp(7, 2, b"shared"));
+        assert_eq!(form.len(), 3);
+        form.pop();
+        let Some(Form::Compressed(short)) = Form::read(&form) else { panic!("{form:?}") };
+        assert_eq!(longer.expand(&short, &mut Vec::new()), None);
+    }
+
     /// 0xffff is as right as 0 to who checks it, and must come back as 0xffff.
     #[test]
     fn the_other_zero_of_a_checksum_is_kept() {
@@ -409,8 +548,30 @@ mod tests {
         }
 
         #[test]
+        fn what_is_shared_behind_the_header_comes_back(
+            first in proptest::collection::vec(0u8..3, 0..48),
+            others in proptest::collection::vec(proptest::collection::vec(0u8..3, 0..48), 1..6),
+            v6: bool,
+            cid: u8,
+        ) {
+            let packet = |payload: &[u8]| if v6 { ipv6_udp(7, 0, payload) } else { ipv4_udp(7, 0, payload) };
+            let mut shared = Shared::of(&first);
+            others.iter().for_each(|other| shared.narrow(other));
+            prop_assume!(shared.count() > 0);
+            let template = Template::of(&packet(&first)).unwrap();
+            let longer = template.longer(&shared);
+            prop_assert_eq!(Template::parse(longer.as_bytes()), Some(longer));
+            for payload in others.iter().chain([&first]) {
+                prop_assert!(longer.fits(payload));
+                let form = longer.compress(cid, packet(payload));
+                prop_assert_eq!(form.len() + shared.count(), template.compress(cid, packet(payload)).len());
+                prop_assert_eq!(expanded(&longer, &form), packet(payload));
+            }
+        }
+
+        #[test]
         fn whatever_is_read_expands_to_a_packet_or_is_refused(
-            template in proptest::collection::vec(any::<u8>(), 0..50),
+            template in proptest::collection::vec(any::<u8>(), 0..90),
             first in prop::sample::select(vec![0x45u8, 0x60]),
             form in proptest::collection::vec(any::<u8>(), 0..60),
         ) {

@@ -122,10 +122,11 @@ fn a_full_queue_drops_from_the_longest_flow() {
 fn what_stands_is_marked_where_that_is_understood_and_else_dropped() {
     for (sent, expected) in [(ECT, [true, false]), (1, [true, false]), (0, [false, true])] {
         let mut queue = queue_of(0..1, 10_000_000);
-        (0..1000).for_each(|_| queue.push(packet(0, 1500, sent), Choice::Auto, Time::ZERO));
+        (0..200).for_each(|_| queue.push(packet(0, 1500, sent), Choice::Auto, Time::ZERO));
         let mut marks = 0;
-        for step in 0..600 {
+        for step in 0..1000 {
             let Some((_, packet)) = queue.pop(millis(step)) else { break };
+            queue.push(self::packet(0, 1500, sent), Choice::Auto, millis(step));
             assert_eq!(checksum(&packet[..20]), 0);
             marks += u64::from(ecn(&packet) == CE);
         }
@@ -133,6 +134,20 @@ fn what_stands_is_marked_where_that_is_understood_and_else_dropped() {
         assert_eq!(stats.marked, marks);
         assert_eq!([stats.marked > 1, stats.dropped_codel > 1], expected, "{stats:?}");
     }
+}
+
+/// What arrives faster than it leaves makes the last packet wait longer than the first one has waited.
+#[test]
+fn a_queue_that_grows_is_signalled_by_what_its_last_packet_will_wait() {
+    let rtt = Duration::from_millis(600);
+    let mut queue = queue_of(0..1, 10_000_000);
+    queue.set_rtt(rtt);
+    let first = (0..2000).find(|step| {
+        (0..2).for_each(|_| queue.push(packet(0, 1500, ECT), Choice::Auto, millis(*step)));
+        queue.pop(millis(*step)).is_some_and(|(_, packet)| ecn(&packet) == CE)
+    });
+    // 600 ms at the rate are 500 packets. The first of them has waited for 250 ms.
+    assert!(first.is_some_and(|step| (495..=505).contains(&step)), "{first:?}");
 }
 
 #[test]
@@ -308,8 +323,8 @@ proptest! {
 }
 
 #[test]
-fn a_queue_has_two_products_of_a_known_leg_and_else_the_usual_bytes() {
+fn a_queue_has_four_products_of_a_known_leg_and_else_the_usual_bytes() {
     let rtt = Duration::from_millis(600);
-    assert_eq!(Queue::usual_limit(Some(Rate::mbps(10)), rtt), ByteCount::new(1_500_000));
+    assert_eq!(Queue::usual_limit(Some(Rate::mbps(10)), rtt), ByteCount::new(3_000_000));
     assert_eq!(Queue::usual_limit(None, rtt), Queue::DEFAULT_LIMIT);
 }

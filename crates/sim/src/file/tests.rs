@@ -980,7 +980,7 @@ fn udp_streams_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_protected_leg_has_the_rates_of_its_link_and_queues_of_two_products_unless_it_is_told_others() {
+fn a_protected_leg_has_the_rates_of_its_link_and_queues_of_four_products_unless_it_is_told_others() {
     let off = ["snoop", "delayed_dup_acks", "arq"].map(|key| format!("link.sat.{key}=off"));
     let plain = ["link.sat.encapsulation=none", "link.sat.reverse={ rate = '2Mbit/s' }"];
     let protect = |protect: &str| {
@@ -993,7 +993,7 @@ fn a_protected_leg_has_the_rates_of_its_link_and_queues_of_two_products_unless_i
     };
     let megabits = |rates: [u64; 2]| rates.map(|rate| Some(rate * 1_000_000));
     assert_eq!(protect("off"), None);
-    assert_eq!(protect("{}"), Some((Choice::Auto, megabits([10, 2]), [1_500_000, 300_000])));
+    assert_eq!(protect("{}"), Some((Choice::Auto, megabits([10, 2]), [3_000_000, 600_000])));
     let told = "{ class = 'latency', rate = '8Mbit/s', reverse_rate = '1Mbit/s', queue = '9kB' }";
     assert_eq!(protect(told), Some((Choice::Latency, megabits([8, 1]), [9000; 2])));
     let spec = with(&["link.net.protect.class=bulk"]).unwrap().links[1].protect.clone().unwrap();

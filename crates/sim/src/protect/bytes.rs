@@ -1,17 +1,20 @@
 //! A packet of virtual time as the bytes of an IPv4 packet, and back.
 //!
 //! ```text
-//! │ IPv4 20 │ TCP header with its options │ zeros           │
-//! │ IPv4 20 │ UDP 8 │ number of the datagram 4 │ zeros      │
+//! │ IPv4 20 │ TCP header with its options │ noise 32, zeros      │
+//! │ IPv4 20 │ UDP 8 │ number of the datagram 4 │ noise 32, zeros │
 //! ```
 //!
 //! The packet is as long as its value says, so that headers shrink as those of real packets and overheads are
-//! real ones. Nothing of the value is kept elsewhere: addresses and ports hold the endpoint that sent it, and
+//! real ones. The noise differs from packet to packet, as what is encrypted does: where a protected leg looks for
+//! what packets share, it finds none. Nothing of the value is kept elsewhere: addresses and ports hold the endpoint that sent it, and
 //! a transport checksum that is not zero says that a bit is wrong. How many links it has crossed follows from
 //! the path of the endpoint, and is not in the bytes.
 
 use bentpipe_link::ip::internet_checksum;
 use bentpipe_tcp::Segment;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::packet::{Datagram, Packet, Payload};
 
@@ -22,6 +25,8 @@ const UDP: u8 = 17;
 /// Where the transport checksum lies behind the IP header (RFC 9293 §3.1, RFC 768).
 const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
+/// Bytes of noise.
+const NOISE: usize = 32;
 /// In the place of a checksum that is wrong.
 const WRONG: [u8; 2] = [0, 1];
 const RIGHT: [u8; 2] = [0, 0];
@@ -61,6 +66,14 @@ pub(super) fn write(packet: &Packet, identification: u16) -> Vec<u8> {
         bytes[IPV4_HEADER + checksum..][..2].copy_from_slice(&WRONG);
     }
     debug_assert!(bytes.len() <= packet.ip_length(), "{packet:?}");
+    let number = match packet.payload {
+        Payload::Tcp(segment) => segment.seq,
+        Payload::Udp(Datagram { number, .. }) => number,
+    };
+    let room = packet.ip_length() - bytes.len();
+    let mut noise = [0; NOISE];
+    SplitMix64::seed_from_u64(number.into()).fill_bytes(&mut noise);
+    bytes.extend_from_slice(&noise[..room.min(NOISE)]);
     bytes.resize(packet.ip_length(), 0);
     bytes
 }
