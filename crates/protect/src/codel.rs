@@ -74,8 +74,11 @@ impl Codel {
             self.first_above = None;
             return false;
         }
-        let first_above = *self.first_above.get_or_insert(now + limits.interval);
-        now >= first_above || waited >= limits.at_once
+        let first_above = self.first_above.get_or_insert(now + limits.interval);
+        if waited >= limits.at_once {
+            *first_above = now.min(*first_above);
+        }
+        now >= *first_above
     }
 }
 
@@ -123,6 +126,17 @@ mod tests {
     #[test]
     fn a_long_wait_is_a_sign_at_once_and_signals_keep_their_distance_all_the_same() {
         assert_eq!(signals(&mut Codel::default(), 50, 0..300), [0, 100, 171, 229, 279]);
+    }
+
+    /// Until it is below the target it is one queue, of which the sender has been told.
+    #[test]
+    fn a_wait_that_swings_about_the_longest_one_is_signalled_as_one_that_stays() {
+        let mut codel = Codel::default();
+        let waits = (0..300).map(|at| (at, if at % 10 < 5 { 50 } else { 45 }));
+        let signals = waits.filter(|&(at, waited)| {
+            codel.judge(Duration::from_millis(waited), false, millis(at), LIMITS) == Verdict::Signal
+        });
+        assert_eq!(signals.map(|(at, _)| at).collect::<Vec<_>>(), [0, 100, 171, 229, 279]);
     }
 
     #[test]

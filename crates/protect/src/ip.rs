@@ -63,29 +63,31 @@ pub(crate) fn has_ports(protocol: u8) -> bool {
     PROTOCOLS_WITH_PORTS.contains(&protocol)
 }
 
-/// Marks a packet "congestion experienced" (RFC 3168 §5) if its sender understands that: its field says
-/// ECT(0), ECT(1) or CE. Whether it does.
-pub(crate) fn mark(packet: &mut [u8]) -> bool {
+/// Whether the sender of a packet understands marks (RFC 3168 §5): its field says ECT(0), ECT(1) or CE.
+pub(crate) fn can_be_marked(packet: &[u8]) -> bool {
     match packet.first().map(|first| first >> 4) {
-        Some(4) if packet.len() >= IPV4_HEADER => {
+        Some(4) => packet.len() >= IPV4_HEADER && packet[1] & ECN != 0,
+        // The traffic class lies across the first two bytes.
+        Some(6) => packet.len() >= IPV6_HEADER && packet[1] >> 4 & ECN != 0,
+        _ => false,
+    }
+}
+
+/// Marks a packet "congestion experienced" if its sender understands that. Whether it does.
+pub(crate) fn mark(packet: &mut [u8]) -> bool {
+    let can = can_be_marked(packet);
+    match packet.first().map(|first| first >> 4) {
+        Some(4) if can => {
             let before = u16::from_be_bytes([packet[0], packet[1]]);
-            if packet[1] & ECN == 0 {
-                return false;
-            }
             packet[1] |= ECN;
             let after = u16::from_be_bytes([packet[0], packet[1]]);
             let checksum = u16::from_be_bytes([packet[10], packet[11]]);
             packet[10..12].copy_from_slice(&updated_checksum(checksum, before, after).to_be_bytes());
-            true
         }
-        Some(6) if packet.len() >= IPV6_HEADER => {
-            // The traffic class lies across the first two bytes.
-            let capable = packet[1] >> 4 & ECN != 0;
-            packet[1] |= if capable { ECN << 4 } else { 0 };
-            capable
-        }
-        _ => false,
+        Some(6) if can => packet[1] |= ECN << 4,
+        _ => {}
     }
+    can
 }
 
 /// A checksum after one word has changed (RFC 1624 §3, equation 3).

@@ -16,7 +16,7 @@ use bentpipe_units::{ByteCount, Rate, Time};
 
 use crate::codel::{Codel, Limits, Verdict};
 use crate::frame::Class;
-use crate::ip::{Flow, mark};
+use crate::ip::{Flow, can_be_marked, mark};
 
 /// Queues that flows are spread over (RFC 8290 §5.1: the usual number).
 const QUEUES: usize = 1024;
@@ -32,7 +32,8 @@ const SHORTEST_RTT: Duration = Duration::from_millis(100);
 /// to the last byte. Each flow has a queue of its own, so that no other one waits for it.
 const TARGET: (u32, u32) = (1, 2);
 /// So many targets are no burst, but a slow start that has passed the link's rate: it doubles with each round trip in
-/// which it hears nothing.
+/// which it hears nothing. It is told at once if it can be by a mark. A drop would be repaired through the queue that
+/// it is about, which the sender's timer does not wait for.
 const AT_ONCE: u32 = 2;
 /// The target is at least the time of so many full packets at the leg's rate: one is on its way and one
 /// waits even if senders do everything right (RFC 8289 §4.4 has it for low rates).
@@ -148,8 +149,8 @@ impl Queue {
     pub const SETTLES_IN: u32 = 3;
 
     /// The limit of a queue that is not told another one: four bandwidth-delay products, if the leg's rate is
-    /// known. A slow start that is told that it has passed the rate is still heard doubling for a round trip and
-    /// for what waits: with two products it lost 600 packets then.
+    /// known, of which packets that cannot be marked have two. A slow start that is told that it has passed the
+    /// rate goes on for a round trip and for what waits: with two products one of QUIC lost 600 packets.
     pub fn usual_limit(rate: Option<Rate>, rtt: Duration) -> ByteCount {
         const PRODUCTS: u64 = 4;
         let product = |rate: Rate| ByteCount::new(rate.bytes_in(rtt).saturating_mul(PRODUCTS));
@@ -198,7 +199,8 @@ impl Queue {
     }
 
     /// Takes a packet. If it makes the queue too long, packets are dropped from the head of the longest
-    /// flow (RFC 8290 §4.1.2), which may be this one.
+    /// flow (RFC 8290 §4.1.2), which may be this one. Those that can be marked have the whole limit, others half
+    /// of it: for them a drop is the signal, and the sooner it comes the fewer there are.
     pub fn push(&mut self, packet: Vec<u8>, choice: Choice, now: Time) {
         let hash = Flow::of(&packet).map_or(0, |flow| flow.hash(self.seed));
         let index = (hash % QUEUES as u64) as usize;
@@ -215,8 +217,12 @@ impl Queue {
         self.pushed += 1;
         self.bytes += bytes;
         self.packets += 1;
-        while self.bytes > self.limit {
+        while self.bytes > self.limit / 2 {
             let longest = (0..QUEUES).max_by_key(|index| self.flows[*index].bytes).unwrap_or(index);
+            let first = self.flows[longest].waiting.front();
+            if self.bytes <= self.limit && first.is_some_and(|first| can_be_marked(&first.packet)) {
+                break;
+            }
             let Some(dropped) = self.take(longest) else { break };
             self.stats.dropped_full += 1;
             self.stats.dropped_bytes += dropped.packet.len() as u64;
@@ -329,14 +335,19 @@ impl Queue {
                 return None;
             };
             let (flow, rate) = (&mut self.flows[index], self.rate);
-            let short = flow.bytes <= FULL_PACKET;
-            // The last one will have waited at least as long as it takes to send all.
-            let all = rate.map(|rate| Duration::try_from_secs_f64(flow.bytes as f64 / rate));
-            let waited = (now - waiting.since).max(all.and_then(Result::ok).unwrap_or_default());
+            let (mut waited, short) = (now - waiting.since, flow.bytes <= FULL_PACKET);
+            let mut at_once = Duration::MAX;
+            if can_be_marked(&waiting.packet) {
+                // The last one will have waited at least as long as it takes to send all: where a flow sends twice
+                // the rate, twice as long as the first one.
+                let all = rate.map(|rate| Duration::try_from_secs_f64(flow.bytes as f64 / rate));
+                waited = waited.max(all.and_then(Result::ok).unwrap_or_default());
+                at_once = limits.at_once;
+            }
             // What a sender does about a signal is seen a round trip later, behind what waits already: before that
             // a second one would say the same again.
             let answer = if self.settling { Duration::ZERO } else { self.rtt + waited };
-            let limits = Limits { interval: limits.interval.max(answer), ..limits };
+            let limits = Limits { interval: limits.interval.max(answer), at_once, ..limits };
             if flow.codel.judge(waited, short, now, limits) == Verdict::Pass {
                 return Some(waiting);
             }

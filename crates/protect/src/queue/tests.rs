@@ -75,7 +75,7 @@ fn flows_with_packets_of_different_sizes_get_equal_parts() {
 /// have full packets.
 fn longest_wait_among_eight(every: u64) -> Duration {
     const BULKY: u16 = 8;
-    let mut queue = queue_of(0..BULKY + 1, 10_000_000);
+    let mut queue = queue_of(0..BULKY + 1, 20_000_000);
     queue.set_settling(true);
     let (mut now, mut longest) = (Time::ZERO, Duration::ZERO);
     let mut asked = VecDeque::new();
@@ -110,12 +110,23 @@ fn a_full_queue_drops_from_the_longest_flow() {
     let mut queue = queue_of(0..2, 30_000);
     queue.push(packet(1, 1000, 0), Choice::Auto, Time::ZERO);
     (0..100).for_each(|_| queue.push(packet(0, 1000, 0), Choice::Auto, Time::ZERO));
-    assert_eq!((queue.len(), queue.len_bytes(), queue.stats().dropped_full), (30, 30_000, 71));
+    assert_eq!((queue.len(), queue.len_bytes(), queue.stats().dropped_full), (15, 15_000, 86));
     assert!(std::iter::from_fn(|| queue.pop(Time::ZERO)).any(|(_, packet)| port(&packet) == 1));
     queue.push(packet(0, 1500, 0), Choice::Auto, Time::ZERO);
     queue.set_limit(ByteCount::new(1000));
     queue.push(packet(0, 1200, 0), Choice::Auto, Time::ZERO);
     assert!(queue.is_empty() && queue.pop(Time::ZERO).is_none(), "neither fits");
+}
+
+#[test]
+fn what_can_be_marked_has_the_whole_limit_and_the_rest_half_of_it() {
+    let mut queue = queue_of(0..2, 30_000);
+    (0..10).for_each(|_| queue.push(packet(1, 1000, 0), Choice::Auto, Time::ZERO));
+    (0..100).for_each(|_| queue.push(packet(0, 1000, ECT), Choice::Auto, Time::ZERO));
+    assert_eq!((queue.len_bytes(), queue.stats().dropped_full), (30_000, 80), "of the longest flow");
+    (0..100).for_each(|_| queue.push(packet(1, 1000, 0), Choice::Auto, Time::ZERO));
+    assert!(queue.len_bytes() <= 30_000 && queue.flows() == 2, "{} bytes", queue.len_bytes());
+    assert_eq!(queue.stats().dropped_codel, 0);
 }
 
 #[test]
@@ -136,18 +147,22 @@ fn what_stands_is_marked_where_that_is_understood_and_else_dropped() {
     }
 }
 
-/// What arrives faster than it leaves makes the last packet wait longer than the first one has waited.
+/// A slow start that has passed the rate: twice as much comes as leaves.
 #[test]
-fn a_queue_that_grows_is_signalled_by_what_its_last_packet_will_wait() {
-    let rtt = Duration::from_millis(600);
-    let mut queue = queue_of(0..1, 10_000_000);
-    queue.set_rtt(rtt);
-    let first = (0..2000).find(|step| {
-        (0..2).for_each(|_| queue.push(packet(0, 1500, ECT), Choice::Auto, millis(*step)));
-        queue.pop(millis(*step)).is_some_and(|(_, packet)| ecn(&packet) == CE)
-    });
-    // 600 ms at the rate are 500 packets. The first of them has waited for 250 ms.
-    assert!(first.is_some_and(|step| (495..=505).contains(&step)), "{first:?}");
+fn a_queue_that_grows_fast_is_told_at_once_where_that_takes_no_drop() {
+    for (sent, expected) in [(ECT, 500), (0, 1500)] {
+        let mut queue = queue_of(0..1, 10_000_000);
+        queue.set_rtt(Duration::from_millis(600));
+        let first = (0..4000).find(|step| {
+            (0..2).for_each(|_| queue.push(packet(0, 1500, sent), Choice::Auto, millis(*step)));
+            queue.pop(millis(*step));
+            let stats = queue.stats();
+            stats.marked + stats.dropped_codel > 0
+        });
+        // 600 ms at the rate are 500 packets. Of 300 ms, the target, the first packet knows at 600 ms, and an interval
+        // later it is dropped.
+        assert_eq!(first.map(|step| step.div_ceil(20) * 20), Some(expected), "{first:?}");
+    }
 }
 
 #[test]
