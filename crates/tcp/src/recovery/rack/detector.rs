@@ -7,6 +7,8 @@ use crate::send_queue::{DUP_THRESH, Departure, Detected};
 
 /// Repairs for which a window that D-SACK has widened stays so (RFC 8985 §6.2, step 4).
 const PERSISTENCE: u32 = 16;
+/// The grain of the timestamps.
+const TICK: Duration = Duration::from_millis(1);
 
 /// RACK's state of one connection.
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,10 +46,12 @@ impl Detector {
     pub(super) fn on_ack(&mut self, ack: &Acknowledgement<'_>) -> bool {
         let progress = ack.progress;
         self.reordering_seen |= progress.lowest_sent_once.is_some_and(|end| end < self.highest);
-        // Of what was sent again the original may have arrived. As in Linux the shortest round trip tells (RFC 8985
-        // §6.2, step 2); timestamps, which the RFC has as well, do not: an old duplicate is answered with the
-        // timestamp of what came before an outage, and what was lost in it would not be found.
-        let repeated = progress.repeated.filter(|repeated| ack.now - repeated.at >= ack.min_rtt);
+        let repeated = progress.repeated.filter(|repeated| {
+            // It may be the original that has arrived.
+            let answers_original =
+                progress.advanced > 0 && ack.echoed.is_some_and(|echoed| echoed + TICK <= repeated.at);
+            ack.now - repeated.at >= ack.min_rtt && !answers_original
+        });
         for departure in progress.sent_once.into_iter().chain(progress.repeated) {
             self.highest = self.highest.max(departure.end);
         }
