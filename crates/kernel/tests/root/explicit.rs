@@ -107,7 +107,8 @@ fn a_connection_sends_at_the_rate_that_it_is_given() {
         // for long.
         assert!(flow.forward.is_some_and(|forward| forward < PATIENCE / 30), "{flow:?}");
         assert!(given > 2.0 * new_flow, "{new_flow} and {given} bytes/s");
-        // What waited while another process had the processor is read at once. Without a rate it is a thousand times more.
+        // What waited while another process had the processor is read at once. Without a rate it would be a
+        // thousand times as much.
         assert!(given < 8_000_000.0, "{given} bytes/s");
     });
 }
