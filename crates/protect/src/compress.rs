@@ -12,13 +12,13 @@
 //!  compressed with CID 5  ─────────────────────────────────► expands it
 //! ```
 //!
-//! **What packets share behind their headers.** When a flow has had some packets with its context, those of their first
-//! bytes that were the same in all of them go into a second context, with a longer template. A packet that differs
-//! in one of these bytes uses the first one. When many in a row do, another second context is sought, over twice
-//! as many packets as before.
+//! **What packets share behind their headers.** When a flow has had some packets with its context, those of their
+//! first bytes that were the same in all of them go into a second context, with a longer template. A packet that
+//! differs in one of these bytes uses the first one. When many in a row do, another second context is sought,
+//! over twice as many packets as before.
 //!
-//! A box that knows no longer templates refuses the frames that tell them. Each has a frame of its own, so that
-//! nothing else is refused with it, and is told a few times only.
+//! A box that knows no longer templates refuses the frames that tell them. Each has a frame of its own, so
+//! that nothing else is refused with it, and is told a few times only.
 //!
 //! **A CID that is used again.** What was compressed with the old template may still be on its way, be sent
 //! again, or be a part of repair symbols. So the sender takes a CID for another flow only when the peer has
@@ -104,7 +104,8 @@ struct Second {
     id: Option<ContextId>,
     /// Packets in a row that it does not fit.
     misses: u32,
-    /// While there is none: what the packets have shared, how many these were, and how many times one was sought.
+    /// While there is none: what the packets have shared, how many these were, and how many times one was
+    /// sought.
     shared: Option<Shared>,
     packets: u32,
     sought: u32,

@@ -15,9 +15,10 @@
 //! "don't fragment" (RFC 6864 §4.1), else ones. Lengths follow from that of the packet and the checksum of IPv4 from
 //! its header; that of UDP is carried, so that it protects data from end to end.
 //!
-//! Behind their headers, packets of a flow often share bytes, too, whatever the protocol: the connection ID of QUIC
-//! (RFC 9000 §17.3), the receiver index of WireGuard and the upper bytes of its counter, of a TCP download the
-//! acknowledgement number and the window. A longer template has those of the first 32 bytes that are the same.
+//! Behind their headers, packets of a flow often share bytes, too, whatever the protocol: the connection ID of
+//! QUIC (RFC 9000 §17.3), the receiver index of WireGuard and the upper bytes of its counter, of a TCP download
+//! the acknowledgement number and the window. A longer template has those of the first 32 bytes that are the
+//! same.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -227,9 +228,9 @@ impl Template {
             _ => false,
         };
         let parsed = Self { header: header as u8, length: template.len() as u8, bytes };
-        let Shared { mask, bytes } = parsed.shared();
-        let zeros = bytes.iter().enumerate().all(|(index, byte)| mask & 1 << index != 0 || *byte == 0);
-        (fixed && right && zeros && (mask != 0) == is_longer).then_some(parsed)
+        let shared = parsed.shared();
+        let zeros = (0..Shared::SPAN).all(|index| shared.has(index) || shared.bytes[index] == 0);
+        (fixed && right && zeros && (shared.count() > 0) == is_longer).then_some(parsed)
     }
 
     /// Itself.

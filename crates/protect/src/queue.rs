@@ -31,9 +31,9 @@ const SHORTEST_RTT: Duration = Duration::from_millis(100);
 /// that it takes 3/7 of a round trip in the queue to keep the link full, and a little more, as no window is used
 /// to the last byte. Each flow has a queue of its own, so that no other one waits for it.
 const TARGET: (u32, u32) = (1, 2);
-/// So many targets are no burst, but a slow start that has passed the link's rate: it doubles with each round trip in
-/// which it hears nothing. It is told at once if it can be by a mark. A drop would be repaired through the queue that
-/// it is about, which the sender's timer does not wait for.
+/// So many targets are no burst, but a slow start that has passed the link's rate: it doubles with each round
+/// trip in which it hears nothing. It is told at once if it can be by a mark. A drop would be repaired through
+/// the queue that it is about, which the sender's timer does not wait for.
 const AT_ONCE: u32 = 2;
 /// The target is at least the time of so many full packets at the leg's rate: one is on its way and one
 /// waits even if senders do everything right (RFC 8289 §4.4 has it for low rates).
@@ -217,7 +217,9 @@ impl Queue {
         self.pushed += 1;
         self.bytes += bytes;
         self.packets += 1;
-        while self.bytes > self.limit / 2 {
+        // Two packets always have room, as far as the limit does.
+        let for_drops = (self.limit / 2).max(self.limit.min(2 * FULL_PACKET));
+        while self.bytes > for_drops {
             let longest = (0..QUEUES).max_by_key(|index| self.flows[*index].bytes).unwrap_or(index);
             let first = self.flows[longest].waiting.front();
             if self.bytes <= self.limit && first.is_some_and(|first| can_be_marked(&first.packet)) {
@@ -337,9 +339,9 @@ impl Queue {
             let (flow, rate) = (&mut self.flows[index], self.rate);
             let (mut waited, short) = (now - waiting.since, flow.bytes <= FULL_PACKET);
             let mut at_once = Duration::MAX;
-            if can_be_marked(&waiting.packet) {
-                // The last one will have waited at least as long as it takes to send all: where a flow sends twice
-                // the rate, twice as long as the first one.
+            if can_be_marked(&waiting.packet) && !self.settling {
+                // The last one will have waited at least as long as it takes to send all: where a flow sends
+                // twice the rate, twice as long as the first one.
                 let all = rate.map(|rate| Duration::try_from_secs_f64(flow.bytes as f64 / rate));
                 waited = waited.max(all.and_then(Result::ok).unwrap_or_default());
                 at_once = limits.at_once;

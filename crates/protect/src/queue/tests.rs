@@ -130,6 +130,28 @@ fn what_can_be_marked_has_the_whole_limit_and_the_rest_half_of_it() {
 }
 
 #[test]
+fn the_shortest_queue_has_room_for_a_packet_that_cannot_be_marked() {
+    let mut queue = queue_of(0..1, 1500);
+    queue.push(packet(0, 1436, 0), Choice::Auto, Time::ZERO);
+    assert_eq!((queue.len(), queue.stats().dropped_full), (1, 0));
+}
+
+/// While the rate is being found it may be much too low, and says nothing of how long packets will wait.
+#[test]
+fn the_wait_to_come_is_no_sign_while_the_rate_is_being_found() {
+    let mut queue = queue_of(0..1, 10_000_000);
+    queue.set_rtt(Duration::from_millis(100));
+    queue.set_rate(RATE / 100.0);
+    queue.set_settling(true);
+    (0..20).for_each(|_| queue.push(packet(0, 1500, ECT), Choice::Auto, Time::ZERO));
+    for step in 0..1000 {
+        queue.push(packet(0, 1500, ECT), Choice::Auto, millis(step));
+        queue.pop(millis(step)).unwrap();
+    }
+    assert_eq!(queue.stats().marked, 0);
+}
+
+#[test]
 fn what_stands_is_marked_where_that_is_understood_and_else_dropped() {
     for (sent, expected) in [(ECT, [true, false]), (1, [true, false]), (0, [false, true])] {
         let mut queue = queue_of(0..1, 10_000_000);
@@ -159,8 +181,8 @@ fn a_queue_that_grows_fast_is_told_at_once_where_that_takes_no_drop() {
             let stats = queue.stats();
             stats.marked + stats.dropped_codel > 0
         });
-        // 600 ms at the rate are 500 packets. Of 300 ms, the target, the first packet knows at 600 ms, and an interval
-        // later it is dropped.
+        // 600 ms at the rate are 500 packets. Of 300 ms, the target, the first packet knows at 600 ms, and an
+        // interval later it is dropped.
         assert_eq!(first.map(|step| step.div_ceil(20) * 20), Some(expected), "{first:?}");
     }
 }

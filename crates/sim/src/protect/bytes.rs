@@ -6,10 +6,10 @@
 //! ```
 //!
 //! The packet is as long as its value says, so that headers shrink as those of real packets and overheads are
-//! real ones. The noise differs from packet to packet, as what is encrypted does: where a protected leg looks for
-//! what packets share, it finds none. Nothing of the value is kept elsewhere: addresses and ports hold the endpoint that sent it, and
-//! a transport checksum that is not zero says that a bit is wrong. How many links it has crossed follows from
-//! the path of the endpoint, and is not in the bytes.
+//! real ones. The noise differs from packet to packet, as what is encrypted does: where a protected leg looks
+//! for what packets share, it finds none. Nothing of the value is kept elsewhere: addresses and ports hold the
+//! endpoint that sent it, and a transport checksum that is not zero says that a bit is wrong. How many links it
+//! has crossed follows from the path of the endpoint, and is not in the bytes.
 
 use bentpipe_link::ip::internet_checksum;
 use bentpipe_tcp::Segment;
