@@ -223,7 +223,8 @@ impl Trial {
         let weight = self.cross_traffic.protected.map(|weight| format!("weight = {weight}\n"));
         let weight = weight.unwrap_or_default();
         let protect = |peer| {
-            key.as_ref().map(|key| protect_table(Class::Auto, peer, key) + &weight).unwrap_or_default()
+            let table = |key: &Key| protect_table("satellite", Class::Auto.name(), peer, &key.file());
+            key.as_ref().map(|key| table(key) + &weight).unwrap_or_default()
         };
         let gateway = (self.split || self.terminal.is_some()).then(|| {
             let leg = self.leg(&self.congestion) + &protect(topology.far_address());

@@ -9,7 +9,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -286,17 +286,17 @@ impl Key {
         Ok(Self(folder))
     }
 
-    fn file(&self) -> PathBuf {
+    /// Where it is.
+    pub(crate) fn file(&self) -> PathBuf {
         self.0.path().join(KEY_FILE)
     }
 }
 
-/// The table of the leg to the satellite by which it is protected, to this peer.
-pub(crate) fn protect_table(class: Class, peer: IpAddr, key: &Key) -> String {
-    let (key, class) = (key.file(), class.name());
+/// The table of a leg by which it is protected, to this peer.
+pub(crate) fn protect_table(leg: &str, class: &str, peer: IpAddr, key_file: &Path) -> String {
     format!(
-        "[legs.satellite.protect]\npeer = \"{peer}\"\nkey_file = \"{}\"\nclass = \"{class}\"\n",
-        key.display()
+        "[legs.{leg}.protect]\npeer = \"{peer}\"\nkey_file = \"{}\"\nclass = \"{class}\"\n",
+        key_file.display()
     )
 }
 
@@ -307,7 +307,7 @@ pub(crate) fn protect_rule(protocol: &str) -> String {
 
 fn configuration(rate: Rate, class: Class, protocol: &str, peer: IpAddr, key: &Key) -> String {
     let leg = format!("[legs.satellite]\ninterface = \"{SATELLITE}\"\nrate = \"{rate}\"\n");
-    leg + &protect_table(class, peer, key) + &protect_rule(protocol)
+    leg + &protect_table("satellite", class.name(), peer, &key.file()) + &protect_rule(protocol)
 }
 
 impl Measured {

@@ -10,6 +10,7 @@
 //! packets allow that (RFC 3168), else by a drop.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Rate, Time};
@@ -64,6 +65,17 @@ impl Choice {
             Choice::Auto if bytes <= SMALL => Class::Latency,
             Choice::Auto => Class::Bulk,
         }
+    }
+}
+
+/// As configurations and scenarios call it.
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Choice::Latency => "latency",
+            Choice::Bulk => "bulk",
+            Choice::Auto => "auto",
+        })
     }
 }
 

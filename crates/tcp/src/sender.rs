@@ -331,6 +331,15 @@ impl Sender {
         duplicate: bool,
         echo: Option<Duration>,
     ) {
+        if self.queue.outstanding() == 0
+            && self.delivery_rate.is_none()
+            && !self.reports
+            && blocks.clone().next().is_none()
+        {
+            // As with most segments that a receiver gets: nothing is out that it could acknowledge.
+            (self.timer, self.expiries, self.new_first) = (Time::MAX, 0, false);
+            return;
+        }
         let (in_flight, lost) = (self.in_flight(), self.queue.ever_lost());
         let cwnd_limited = self.queue.una() < self.limited;
         let twice = if self.notes_duplicates { duplicate_report(ack, blocks.clone()) } else { None };

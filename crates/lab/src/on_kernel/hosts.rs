@@ -14,6 +14,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use super::plan::{Control, FlowPlan, Host, Plan, refused};
 use crate::Error;
 use crate::topology::Proxy;
+use crate::unsplit::Key;
 
 /// The maximum transmission unit of a link whose packets are no longer, bytes.
 const MTU: u32 = 1500;
@@ -35,7 +36,9 @@ static SET_UPS: Mutex<()> = Mutex::new(());
 #[derive(Debug)]
 pub(super) struct Hosts {
     // Daemons end before their links and namespaces.
-    _daemons: Vec<Proxy>,
+    /// The daemon of each node that has one.
+    pub daemons: Vec<Option<Proxy>>,
+    _key: Key,
     _multicast: Vec<MulticastRoutes>,
     pub links: Vec<SatelliteLink>,
     pub nodes: Vec<Namespace>,
@@ -49,11 +52,11 @@ impl Hosts {
     /// Sets everything up before the scenario's time begins.
     pub(super) fn set_up(scenario: &Scenario, plan: &Plan, seed: u64) -> Result<Self, Error> {
         let parts = (scenario.nodes.len() + scenario.links.len()) as u32;
-        let mut ahead = SET_UP.0 + parts * SET_UP.1;
+        let mut ahead = SET_UP.0 + parts * SET_UP.1 + Plan::settles_in(scenario).unwrap_or_default();
         let _turn = SET_UPS.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..ATTEMPTS {
             let hosts = Self::set_up_by(Instant::now() + ahead, scenario, plan, seed)?;
-            if Instant::now() < hosts.zero {
+            if Instant::now() + Plan::settles_in(scenario).unwrap_or_default() < hosts.zero {
                 return Ok(hosts);
             }
             ahead *= 2;
@@ -75,6 +78,7 @@ impl Hosts {
             let [left, right] = link.between.map(|node| &nodes[node]);
             let ends = [(left, interface), (right, interface)];
             let seed = random.next_u64();
+            let zero = if Plan::runs_before(link) { Instant::now() } else { zero };
             let started =
                 SatelliteLink::start_at(zero, ends[0], ends[1], &link.config, &plan.ends[index], seed, mtu)?;
             Subnet::new(index as u8).assign(left, interface, right, interface)?;
@@ -98,16 +102,16 @@ impl Hosts {
                 multicast.extend(copy_multicast(node, host)?);
             }
         }
-        let mut daemons = Vec::new();
-        for (index, node) in nodes.iter().enumerate() {
-            if let Some(text) = plan.daemon(index) {
-                let config = Config::parse(&format!("the configuration of {}", scenario.nodes[index]), &text)
-                    .map_err(|error| Error::Scenario(error.to_string()))?;
-                daemons.push(Proxy::start(node, &config)?);
-            }
-        }
+        let key = Key::new()?;
+        let start = |(index, node)| {
+            let Some(text) = plan.daemon(index, &key.file()) else { return Ok(None) };
+            let config = Config::parse(&format!("the configuration of {}", scenario.nodes[index]), &text)
+                .map_err(|error| Error::Scenario(error.to_string()))?;
+            Proxy::start(node, &config).map(Some)
+        };
+        let daemons = nodes.iter().enumerate().map(start).collect::<Result<_, _>>()?;
         let congestion = plan.flows.iter().map(|flow| controls(&nodes, flow)).collect::<Result<_, _>>()?;
-        Ok(Self { _daemons: daemons, _multicast: multicast, links, congestion, nodes, zero })
+        Ok(Self { daemons, _key: key, _multicast: multicast, links, congestion, nodes, zero })
     }
 }
 

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! Each node is a network namespace, each link an emulated one with the effects and agents that virtual time
-//! has, each splitter a daemon with a leg for each of its links. Every flow, or group of flows that are
-//! alike, has addresses of its own, so that its packets take its path and no other.
+//! has, each splitter a daemon with a leg for each of its links, and each end of a protected leg a daemon, too.
+//! Every flow, or group of flows that are alike, has addresses of its own, so that its packets take its path
+//! and no other.
 
 mod hosts;
 mod plan;
@@ -26,11 +27,12 @@ use std::time::{Duration, Instant};
 use bentpipe_kernel::congestion::ResolvedCongestionControl;
 use bentpipe_kernel::multicast::MulticastRoutes;
 use bentpipe_link::agent::LinkEndReport;
+use bentpipe_proxy::Daemon;
 use bentpipe_sim::scenario::{FlowSpec, Side};
 use bentpipe_sim::{
-    FlowOutcome, FlowResult, LinkEndResult, LinkResult, Observer, RunResult, Scenario, SplitterResult,
+    FlowOutcome, FlowResult, LinkEndResult, LinkResult, Observer, ProtectResult, RunResult, Scenario,
+    SplitterResult,
 };
-use bentpipe_testbed::SatelliteLink;
 use bentpipe_units::Time;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -200,7 +202,7 @@ fn collect(scenario: &Scenario, seed: u64, hosts: &Hosts, shared: &[Shared], sam
         FlowResult::of(scenario, spec, outcome, now)
     };
     let links: Vec<LinkResult> = (0..scenario.links.len())
-        .map(|index| link_result(scenario, index, &hosts.links[index], &samples.held[index]))
+        .map(|index| link_result(scenario, index, hosts, &samples.held[index]))
         .collect();
     RunResult {
         seed,
@@ -212,29 +214,45 @@ fn collect(scenario: &Scenario, seed: u64, hosts: &Hosts, shared: &[Shared], sam
     }
 }
 
-fn link_result(
-    scenario: &Scenario,
-    index: usize,
-    link: &SatelliteLink,
-    held: &[sampling::Held; 2],
-) -> LinkResult {
-    let spec = &scenario.links[index];
+fn link_result(scenario: &Scenario, index: usize, hosts: &Hosts, held: &[sampling::Held; 2]) -> LinkResult {
+    let (spec, link) = (&scenario.links[index], &hosts.links[index]);
     let (forward, reverse) = link.counters();
     let reports = link.link_end_reports();
     // What the link has there, not the scenario: a daemon's router has counters of its own.
     let is_nothing = |report: &LinkEndReport| report.agents.is_empty() && report.arq.is_none();
-    let ends =
-        reports.into_iter().enumerate().filter(|(_, report)| !is_nothing(report)).map(|(end, report)| {
-            let SplitterResult { most_bytes, mean_bytes } = held[end].result();
-            LinkEndResult {
-                node: scenario.nodes[spec.between[end]].clone(),
-                report,
-                protect: None,
-                most_held_bytes: most_bytes,
-                mean_held_bytes: mean_bytes,
-            }
-        });
+    let ends = reports.into_iter().enumerate().filter_map(|(end, report)| {
+        let node = spec.between[end];
+        let protect = spec.protect.as_ref().and(hosts.daemons[node].as_ref()).map(|daemon| protected(daemon));
+        if protect.is_none() && is_nothing(&report) {
+            return None;
+        }
+        let SplitterResult { most_bytes, mean_bytes } = held[end].result();
+        Some(LinkEndResult {
+            node: scenario.nodes[node].clone(),
+            report,
+            protect,
+            most_held_bytes: most_bytes,
+            mean_held_bytes: mean_bytes,
+        })
+    });
     LinkResult { name: spec.name.clone(), forward, reverse, ends: ends.collect() }
+}
+
+/// The counters of a daemon's only protected leg.
+fn protected(daemon: &Daemon) -> ProtectResult {
+    let stats = daemon.stats().protect;
+    ProtectResult {
+        packets: stats.packets_sent,
+        repair_frames: stats.frames_repair,
+        retransmissions: stats.retransmitted,
+        delivered: stats.packets_received,
+        repaired: stats.repaired,
+        skipped: stats.skipped,
+        refused: stats.refused,
+        dropped: stats.dropped + stats.silent_dropped,
+        unprotected: stats.silent_passed,
+        sessions: stats.sessions,
+    }
 }
 
 /// The next moment of a series, without haste after a delay.

@@ -1,9 +1,12 @@
 //! What a scenario becomes on this machine: hosts with their settings, addresses and routes, and what the
 //! kernel does otherwise than the scenario says. Pure: nothing is set up here.
 
+mod protected;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::Path;
 use std::time::Duration;
 
 use bentpipe_kernel::congestion;
@@ -19,6 +22,7 @@ use bentpipe_testbed::Subnet;
 use bentpipe_units::{Rate, Span};
 
 use crate::Error;
+use protected::ProtectPlan;
 
 /// The longest name of an interface (`IFNAMSIZ` less its end).
 const MOST_OF_A_NAME: usize = 15;
@@ -128,6 +132,8 @@ struct LegPlan {
     cross_traffic_aqm: Option<&'static str>,
     send_buffer: Option<u64>,
     receive_buffer: Option<u64>,
+    /// It carries frames.
+    protect: Option<ProtectPlan>,
 }
 
 /// The kinds of [`Host::schedules`]: SYNs, and the answers to SYNs.
@@ -157,13 +163,6 @@ impl Plan {
         if scenario.links.len() > MOST_NUMBERED {
             return Err(refused(format!("it has more than {MOST_NUMBERED} links")));
         }
-        if let Some(link) = scenario.links.iter().find(|link| link.protect.is_some()) {
-            return Err(refused(format!(
-                "link {} has a protected leg: on the kernel, boxes protect what they forward, which scenarios \
-                 cannot say yet; the experiments lossy-link, quic and vpn have them",
-                link.name
-            )));
-        }
         let mut plan = Self {
             hosts: scenario.nodes.iter().map(|_| Host::default()).collect(),
             interfaces: interfaces(scenario),
@@ -192,15 +191,24 @@ impl Plan {
         }
         plan.settle()?;
         plan.leave_routers_to_daemons(scenario);
+        plan.add_protected_legs(scenario)?;
         Ok(plan)
     }
 
-    /// The configuration of the daemon of a host that splits.
-    pub(super) fn daemon(&self, host: usize) -> Option<String> {
+    /// The configuration of the daemon of a host that splits or protects; the key of protected legs is in
+    /// `key_file`.
+    pub(super) fn daemon(&self, host: usize, key_file: &Path) -> Option<String> {
         let mut text = String::new();
-        for (link, leg) in &self.hosts[host].legs {
-            // Writing to a string does not fail.
-            let _ = write!(text, "{}", leg.text(&self.interfaces[*link]));
+        let legs = &self.hosts[host].legs;
+        for (link, leg) in legs {
+            let interface = &self.interfaces[*link];
+            text += &leg.text(interface);
+            if let Some(protect) = &leg.protect {
+                text += &protect.text(interface, key_file);
+            }
+        }
+        if legs.values().any(|leg| leg.protect.is_some()) {
+            text += protected::RULE;
         }
         (!text.is_empty()).then_some(text)
     }
@@ -667,12 +675,14 @@ impl LegPlan {
             cross_traffic_aqm: one(&self.cross_traffic_aqm, &other.cross_traffic_aqm)?,
             send_buffer: self.send_buffer.max(other.send_buffer),
             receive_buffer: self.receive_buffer.max(other.receive_buffer),
+            protect: one(&self.protect, &other.protect)?,
         })
     }
 
     fn text(&self, interface: &str) -> String {
-        // A leg that only receives has no need of rates.
-        let congestion = self.congestion.as_deref().unwrap_or("cubic");
+        // A leg that only receives has no need of rates; one that carries frames is given its rate.
+        let otherwise = if self.protect.is_some() { congestion::EXPLICIT } else { "cubic" };
+        let congestion = self.congestion.as_deref().unwrap_or(otherwise);
         let mut text = format!(
             "[legs.{interface}]\ninterface = \"{interface}\"\ncongestion = \"{congestion}\"\nrtt = \"{}\"\n",
             Span(self.rtt.max(Duration::from_millis(1)))

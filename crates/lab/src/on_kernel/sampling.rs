@@ -11,6 +11,7 @@ use bentpipe_sim::scenario::LegSpec;
 use bentpipe_sim::{LegResult, Observer, Scenario, SplitterResult};
 use bentpipe_tcp::congestion::NO_SSTHRESH;
 use bentpipe_tcp::{Statistics, Variables};
+use bentpipe_testbed::SatelliteLink;
 use bentpipe_units::Time;
 
 use super::hosts::Hosts;
@@ -252,7 +253,7 @@ impl<'a> Sampler<'a> {
             }
         }
         for (index, link) in self.hosts.links.iter().enumerate() {
-            let held = link.held_bytes();
+            let held = self.held_at_ends(index, link);
             for (end, bytes) in held.into_iter().enumerate() {
                 self.samples.held[index][end].observe(bytes);
             }
@@ -261,7 +262,8 @@ impl<'a> Sampler<'a> {
             observer.queue(now, index, true, forward, &counters.0);
             observer.queue(now, index, false, reverse, &counters.1);
             for (end, bytes) in held.into_iter().enumerate() {
-                if !self.scenario.links[index].ends[end].is_nothing() {
+                let spec = &self.scenario.links[index];
+                if spec.protect.is_some() || !spec.ends[end].is_nothing() {
                     observer.held(now, index, end, bytes);
                 }
             }
@@ -272,6 +274,20 @@ impl<'a> Sampler<'a> {
             }
         }
         Ok(())
+    }
+}
+
+impl Sampler<'_> {
+    /// The bytes that each end of a link holds: its agents, or the daemon with its protected leg.
+    fn held_at_ends(&self, index: usize, link: &SatelliteLink) -> [u64; 2] {
+        let spec = &self.scenario.links[index];
+        if spec.protect.is_none() {
+            return link.held_bytes();
+        }
+        spec.between.map(|node| {
+            let stats = self.hosts.daemons[node].as_ref().map(|daemon| daemon.stats().protect);
+            stats.map_or(0, |stats| stats.queued_bytes + stats.held_bytes)
+        })
     }
 }
 

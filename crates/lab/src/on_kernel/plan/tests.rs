@@ -10,6 +10,7 @@ const BOXES: &str = include_str!("../../../../../scenarios/xcp-boxes.toml");
 const SURREY: &str = include_str!("../../../../../scenarios/surrey.toml");
 const XCP: &str = include_str!("../../../../../scenarios/xcp.toml");
 const PEPSAL: &str = include_str!("../../../../../scenarios/pepsal.toml");
+const PROTECTED: &str = include_str!("../../../../../scenarios/protected-leg.toml");
 const DISRUPTIVE: &str = include_str!("../../../../../scenarios/disruptive.toml");
 
 fn scenario(text: &str, settings: &[&str]) -> Scenario {
@@ -19,6 +20,10 @@ fn scenario(text: &str, settings: &[&str]) -> Scenario {
 
 fn node(scenario: &Scenario, name: &str) -> usize {
     scenario.nodes.iter().position(|node| node == name).unwrap()
+}
+
+fn daemon(plan: &Plan, host: usize) -> Option<String> {
+    plan.daemon(host, Path::new("/key"))
 }
 
 fn refusal(text: &str, settings: &[&str]) -> String {
@@ -38,12 +43,12 @@ fn a_flow_has_routes_along_its_path_both_ways_and_a_daemon_where_it_is_split() {
     assert!(route(gateway, flow.source).contains("via 10.98.0.1 dev internet"));
     assert!(route(client, flow.source).contains("via 10.98.1.1 dev satellite"));
     assert!(plan.hosts[gateway].forwards && !plan.hosts[server].forwards && !plan.hosts[client].forwards);
-    let daemon = plan.daemon(gateway).unwrap();
+    let of_gateway = daemon(&plan, gateway).unwrap();
     assert!(
-        daemon.contains("[legs.satellite]\ninterface = \"satellite\"\ncongestion = \"hybla\""),
-        "{daemon}"
+        of_gateway.contains("[legs.satellite]\ninterface = \"satellite\"\ncongestion = \"hybla\""),
+        "{of_gateway}"
     );
-    assert_eq!((plan.daemon(server), plan.daemon(client)), (None, None));
+    assert_eq!((daemon(&plan, server), daemon(&plan, client)), (None, None));
 }
 
 #[test]
@@ -51,8 +56,8 @@ fn the_published_hybla_is_its_own_congestion_control() {
     let text = GEO.replace("congestion = \"hybla\"", "congestion = \"hybla\"\nhybla = \"published\"");
     let scenario = scenario(&text, &[]);
     let plan = Plan::of(&scenario).unwrap();
-    let daemon = plan.daemon(node(&scenario, "gateway")).unwrap();
-    assert!(daemon.contains("congestion = \"hybla-published\""), "{daemon}");
+    let text = daemon(&plan, node(&scenario, "gateway")).unwrap();
+    assert!(text.contains("congestion = \"hybla-published\""), "{text}");
     assert!(!plan.differences.iter().any(|what| what.contains("Hybla")), "{:?}", plan.differences);
 }
 
@@ -72,11 +77,11 @@ fn a_destination_speaks_xcp_where_its_sender_does_and_the_source_requests_its_li
 
 #[test]
 fn the_daemons_configurations_are_valid() {
-    for text in [GEO, BOXES, SURREY] {
+    for text in [GEO, BOXES, SURREY, PROTECTED] {
         let scenario = scenario(text, &[]);
         let plan = Plan::of(&scenario).unwrap();
-        for daemon in (0..plan.hosts.len()).filter_map(|host| plan.daemon(host)) {
-            bentpipe_proxy::Config::parse("a plan", &daemon).unwrap();
+        for text in (0..plan.hosts.len()).filter_map(|host| daemon(&plan, host)) {
+            bentpipe_proxy::Config::parse("a plan", &text).unwrap();
         }
     }
 }
@@ -160,7 +165,7 @@ fn both_ends_of_a_leg_with_xcp_speak_it() {
     let boxes = scenario(BOXES, &[]);
     let plan = Plan::of(&boxes).unwrap();
     for name in ["gateway", "terminal"] {
-        let text = plan.daemon(node(&boxes, name)).unwrap();
+        let text = daemon(&plan, node(&boxes, name)).unwrap();
         assert!(text.contains("congestion = \"p-xcp\""), "{text}");
     }
 }
@@ -247,8 +252,6 @@ fn parts_of_rack_that_linux_can_switch_off_become_settings() {
 fn what_no_kernel_can_do_is_refused_with_the_reason() {
     let error = refusal(DISRUPTIVE, &[]);
     assert!(error.contains("flow download is carried in bundles"), "{error}");
-    let error = refusal(GEO, &["link.satellite.protect={}"]);
-    assert!(error.contains("link satellite has a protected leg"), "{error}");
     let error = refusal(GEO, &["tcp.space.congestion=bbr3"]);
     assert!(error.contains("BBR version 3"), "{error}");
     let error = refusal(
@@ -267,4 +270,59 @@ fn what_no_kernel_can_do_is_refused_with_the_reason() {
     );
     let error = refusal(&two, &[]);
     assert!(error.contains("net.ipv4.tcp_sack") && error.contains("server"), "{error}");
+}
+
+#[test]
+fn a_protected_leg_has_a_box_at_each_node_that_protects_what_it_forwards() {
+    let protected = scenario(PROTECTED, &["link.satellite.protect={ class = \"bulk\", queue = \"90kB\" }"]);
+    let plan = Plan::of(&protected).unwrap();
+    for (name, peer) in [("gateway", "10.98.1.2"), ("terminal", "10.98.1.1")] {
+        let host = node(&protected, name);
+        let text = daemon(&plan, host).unwrap();
+        for line in [
+            "[legs.satellite]",
+            "congestion = \"explicit\"",
+            "rate = \"10Mbit/s\"",
+            "rtt = \"600ms\"",
+            "[legs.satellite.protect]",
+            &format!("peer = \"{peer}\""),
+            "key_file = \"/key\"",
+            "class = \"bulk\"",
+            "queue = \"90kB\"",
+            "action = \"protect\"",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
+        }
+        assert!(plan.hosts[host].forwards);
+    }
+    assert_eq!(["server", "client"].map(|name| daemon(&plan, node(&protected, name))), [None, None]);
+    assert!(!plan.differences.iter().any(|what| what.contains("protected")), "{:?}", plan.differences);
+    assert_eq!(Plan::settles_in(&protected), Some(Duration::from_millis(5400)));
+    assert_eq!(Plan::settles_in(&scenario(GEO, &[])), None);
+}
+
+#[test]
+fn over_a_link_that_changes_the_boxes_find_each_other_late() {
+    let outage = "link.satellite.outages=[{ start = \"5s\", duration = \"1s\" }]";
+    for (settings, constant) in [(vec![], true), (vec![outage], false)] {
+        let scenario = scenario(PROTECTED, &settings);
+        let differences = Plan::of(&scenario).unwrap().differences;
+        assert_eq!(!differences.iter().any(|what| what.contains("find each other")), constant);
+        let before: Vec<bool> = scenario.links.iter().map(Plan::runs_before).collect();
+        assert_eq!(before, [false, constant, false]);
+    }
+}
+
+#[test]
+fn a_box_protects_nothing_of_its_own_and_does_nothing_else() {
+    let error = refusal(GEO, &["link.satellite.protect={}"]);
+    assert!(error.contains("flow split begins, ends or is split at gateway or client"), "{error}");
+    let split = ["flow.download.split=[{ at = \"gateway\" }]"];
+    let error = refusal(PROTECTED, &split);
+    assert!(error.contains("flow download begins, ends or is split at gateway or terminal"), "{error}");
+    let own = PROTECTED.replace("name = \"call\"\nfrom = \"server\"", "name = \"call\"\nfrom = \"gateway\"");
+    let error = refusal(&own, &[]);
+    assert!(error.contains("UDP stream call begins"), "{error}");
+    let error = refusal(PROTECTED, &["link.house.protect={}"]);
+    assert!(error.contains("flow download begins"), "the client has no box behind it: {error}");
 }
