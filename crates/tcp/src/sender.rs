@@ -333,6 +333,7 @@ impl Sender {
     ) {
         if self.queue.outstanding() == 0
             && self.delivery_rate.is_none()
+            && !self.counts_packets
             && !self.reports
             && blocks.clone().next().is_none()
         {

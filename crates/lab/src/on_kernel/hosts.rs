@@ -38,7 +38,8 @@ pub(super) struct Hosts {
     // Daemons end before their links and namespaces.
     /// The daemon of each node that has one.
     pub daemons: Vec<Option<Proxy>>,
-    _key: Key,
+    /// That of protected legs, where there are any.
+    _key: Option<Key>,
     _multicast: Vec<MulticastRoutes>,
     pub links: Vec<SatelliteLink>,
     pub nodes: Vec<Namespace>,
@@ -52,11 +53,12 @@ impl Hosts {
     /// Sets everything up before the scenario's time begins.
     pub(super) fn set_up(scenario: &Scenario, plan: &Plan, seed: u64) -> Result<Self, Error> {
         let parts = (scenario.nodes.len() + scenario.links.len()) as u32;
-        let mut ahead = SET_UP.0 + parts * SET_UP.1 + Plan::settles_in(scenario).unwrap_or_default();
+        let settles = Plan::settles_in(scenario).unwrap_or_default();
+        let mut ahead = SET_UP.0 + parts * SET_UP.1 + settles;
         let _turn = SET_UPS.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..ATTEMPTS {
             let hosts = Self::set_up_by(Instant::now() + ahead, scenario, plan, seed)?;
-            if Instant::now() + Plan::settles_in(scenario).unwrap_or_default() < hosts.zero {
+            if Instant::now() + settles < hosts.zero {
                 return Ok(hosts);
             }
             ahead *= 2;
@@ -102,9 +104,10 @@ impl Hosts {
                 multicast.extend(copy_multicast(node, host)?);
             }
         }
-        let key = Key::new()?;
+        let key = Plan::settles_in(scenario).map(|_| Key::new()).transpose()?;
+        let key_file = key.as_ref().map(Key::file).unwrap_or_default();
         let start = |(index, node)| {
-            let Some(text) = plan.daemon(index, &key.file()) else { return Ok(None) };
+            let Some(text) = plan.daemon(index, &key_file) else { return Ok(None) };
             let config = Config::parse(&format!("the configuration of {}", scenario.nodes[index]), &text)
                 .map_err(|error| Error::Scenario(error.to_string()))?;
             Proxy::start(node, &config).map(Some)

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! Scenario ── plan ──> hosts, addresses, routes, settings, daemons' configurations, differences
-//!          ── set up ─> namespaces, links, daemons; nothing moves before the scenario's time zero
+//!          ── set up ─> namespaces, links, daemons; no flow moves before the scenario's time zero
 //!          ── traffic ─> a thread for each end of each flow
 //!          ── sampling ─> TCP_INFO of every sender, queues, what splitters hold ──> Observer
 //!          ── results ─> the simulator's RunResult
 //! ```
 //!
 //! Each node is a network namespace, each link an emulated one with the effects and agents that virtual time
-//! has, each splitter a daemon with a leg for each of its links, and each end of a protected leg a daemon, too.
-//! Every flow, or group of flows that are alike, has addresses of its own, so that its packets take its path
-//! and no other.
+//! has, each splitter a daemon with a leg for each of its links, and each end of a protected leg a daemon,
+//! too. Every flow, or group of flows that are alike, has addresses of its own, so that its packets take its
+//! path and no other.
 
 mod hosts;
 mod plan;

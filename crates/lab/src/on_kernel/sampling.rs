@@ -275,9 +275,7 @@ impl<'a> Sampler<'a> {
         }
         Ok(())
     }
-}
 
-impl Sampler<'_> {
     /// The bytes that each end of a link holds: its agents, or the daemon with its protected leg.
     fn held_at_ends(&self, index: usize, link: &SatelliteLink) -> [u64; 2] {
         let spec = &self.scenario.links[index];

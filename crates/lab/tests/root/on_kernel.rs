@@ -284,51 +284,20 @@ fn a_flow_beside_a_stream_has_what_that_leaves() {
     assert!(receiver.received > 1000 && receiver.loss < 0.3, "{:?}", result.udp);
 }
 
-/// A link between two boxes that loses one packet in fifty, a download with CUBIC and a call across it.
-const PROTECTED: &str = r#"
-title = "A protected leg"
-duration = "20s"
-[[link]]
-name = "internet"
-between = ["server", "gateway"]
-rate = "100Mbit/s"
-delay = "0.1ms"
-[[link]]
-name = "satellite"
-between = ["gateway", "terminal"]
-rate = "10Mbit/s"
-delay = "50ms"
-per = "2%"
-protect = {}
-[[link]]
-name = "house"
-between = ["terminal", "client"]
-rate = "100Mbit/s"
-delay = "0.1ms"
-queue = "1MB"
-[tcp.host]
-base = "linux-stock"
-[[flow]]
-name = "download"
-from = "server"
-to = "client"
-bytes = "3MB"
-opened_by = "destination"
-tcp = "host"
-[[udp]]
-name = "call"
-from = "server"
-to = "client"
-rate = "80kbit/s"
-packet_size = "200B"
-"#;
-
 #[test]
 fn a_protected_leg_repairs_what_the_link_loses() {
     if missing() {
         return;
     }
-    let result = on_kernel::run(&scenario(PROTECTED), 7, &mut bentpipe_sim::Unobserved).unwrap();
+    let protected = |settings: &[&str]| {
+        let text = include_str!("../../../../scenarios/protected-leg.toml");
+        let shorter = ["duration=20s", "flow.download.bytes=3MB", "link.satellite.delay=50ms"];
+        let settings = shorter.iter().chain(&["link.satellite.per=2%"]).chain(settings);
+        let settings: Vec<_> = settings.map(|setting| setting.parse().unwrap()).collect();
+        let scenario = Source::parse("protected-leg.toml", text).unwrap().with(&settings).unwrap();
+        on_kernel::run(&scenario, 7, &mut bentpipe_sim::Unobserved).unwrap()
+    };
+    let result = protected(&[]);
     let (flow, satellite) = (&result.flows[0], &result.links[1]);
     assert!(flow.finished && flow.bytes == 3_000_000, "{flow:?}");
     assert!(satellite.forward.dropped.packet_error > 10, "{satellite:?}");
@@ -343,8 +312,7 @@ fn a_protected_leg_repairs_what_the_link_loses() {
     let call = &result.udp[0].receivers[0];
     assert!(call.loss < 0.01, "the leg has repaired it: {call:?}");
     // The same without boxes loses a part of the call, and of the segments.
-    let bare = PROTECTED.replace("protect = {}\n", "");
-    let bare = on_kernel::run(&scenario(&bare), 7, &mut bentpipe_sim::Unobserved).unwrap();
+    let bare = protected(&["link.satellite.protect=off"]);
     assert!(bare.links[1].ends.is_empty() && bare.flows[0].legs[0].retransmissions > 10, "{bare:?}");
     assert!(flow.legs[0].retransmissions < bare.flows[0].legs[0].retransmissions / 2, "{flow:?} {bare:?}");
 }

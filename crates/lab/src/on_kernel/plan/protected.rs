@@ -8,10 +8,9 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
-use bentpipe_link::DirectionConfig;
 use bentpipe_sim::Scenario;
 use bentpipe_sim::scenario::{Hop, LinkSpec, ProtectSpec};
-use bentpipe_units::{ByteCount, Rate};
+use bentpipe_units::ByteCount;
 
 use super::{LegPlan, Plan, refused};
 use crate::Error;
@@ -88,10 +87,9 @@ impl Plan {
 
 impl LegPlan {
     fn of_protected(index: usize, link: &LinkSpec, spec: &ProtectSpec, end: usize) -> Self {
-        let rate: Option<Rate> = spec.rates[end];
         let [_, peer] = super::ends_of(Hop { link: index, forward: end == 0 });
         Self {
-            rate,
+            rate: spec.rates[end],
             rtt: link.config.forward.delay + link.config.reverse.delay,
             protect: Some(ProtectPlan { peer, class: spec.choice.to_string(), queue: spec.queues[end] }),
             ..Self::default()
@@ -101,8 +99,9 @@ impl LegPlan {
 
 /// Whether neither time nor what has crossed it changes the link.
 fn is_constant(link: &LinkSpec) -> bool {
-    let directions: [&DirectionConfig; 2] = [&link.config.forward, &link.config.reverse];
-    directions.iter().all(|way| way.outages.is_empty() && way.trace.is_empty() && way.losses.is_empty())
+    [&link.config.forward, &link.config.reverse]
+        .iter()
+        .all(|way| way.outages.is_empty() && way.trace.is_empty() && way.losses.is_empty())
 }
 
 /// What crosses a protected leg comes from beyond its one node and goes beyond the other.
@@ -114,9 +113,9 @@ fn check_paths(scenario: &Scenario) -> Result<(), Error> {
         let link = &scenario.links[hop.link];
         let [one, other] = link.between.map(|node| &scenario.nodes[node]);
         Err(refused(format!(
-            "{what} {name} begins, ends or is split at {one} or {other}, between which link {} has a protected \
-             leg: on the kernel a box protects what it forwards; put a node behind it, and let it begin or end \
-             there",
+            "{what} {name} begins, ends or is split at {one} or {other}, between which link {} has a \
+             protected leg: on the kernel a box protects what it forwards; put a node behind it, and let it \
+             begin or end there",
             link.name
         )))
     };
@@ -128,8 +127,8 @@ fn check_paths(scenario: &Scenario) -> Result<(), Error> {
             check("UDP stream", &stream.name, &receiver.path)?;
             if stream.receivers.len() > 1 && receiver.path.iter().any(is_protected) {
                 return Err(refused(format!(
-                    "UDP stream {} goes to several nodes over a protected leg: on the kernel, daemons copy no \
-                     multicast packets; give each node a stream of its own",
+                    "UDP stream {} goes to several nodes over a protected leg: on the kernel, daemons copy \
+                     no multicast packets; give each node a stream of its own",
                     stream.name
                 )));
             }

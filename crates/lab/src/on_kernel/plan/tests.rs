@@ -325,4 +325,18 @@ fn a_box_protects_nothing_of_its_own_and_does_nothing_else() {
     assert!(error.contains("UDP stream call begins"), "{error}");
     let error = refusal(PROTECTED, &["link.house.protect={}"]);
     assert!(error.contains("flow download begins"), "the client has no box behind it: {error}");
+    let behind = "\n[[link]]\nname = \"lan\"\nbetween = [\"router\", \"client\"]\ndelay = \"1ms\"\n";
+    let in_a_row = PROTECTED.replace("[\"terminal\", \"client\"]", "[\"terminal\", \"router\"]") + behind;
+    Plan::of(&scenario(&in_a_row, &[])).unwrap();
+    let error = refusal(&in_a_row, &["link.house.protect={}"]);
+    assert!(error.contains("node terminal has a protected leg over link house"), "{error}");
+    let elsewhere = "\n[[link]]\nname = \"other\"\nbetween = [\"gateway\", \"office\"]\ndelay = \"1ms\"\n\
+        [[flow]]\nname = \"split\"\nfrom = \"server\"\nto = \"office\"\ntcp = \"host\"\n\
+        split = [{ at = \"gateway\", tcp = \"host\" }]\n";
+    let error = refusal(&(PROTECTED.to_owned() + elsewhere), &[]);
+    assert!(error.contains("node gateway has a protected leg over link satellite and splits"), "{error}");
+    let copies = PROTECTED.replace("to = \"client\"\nrate", "to = [\"client\", \"router\"]\nrate");
+    let copies = copies + &behind.replace("\"router\", \"client\"", "\"terminal\", \"router\"");
+    let error = refusal(&copies, &[]);
+    assert!(error.contains("UDP stream call") && error.contains("stream of its own"), "{error}");
 }
