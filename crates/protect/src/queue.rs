@@ -36,6 +36,10 @@ const TARGET: (u32, u32) = (1, 2);
 /// trip in which it hears nothing. It is told at once if it can be by a mark. A drop would be repaired through
 /// the queue that it is about, which the sender's timer does not wait for.
 const AT_ONCE: u32 = 2;
+/// Round trips, besides the wait, until a sender's answer to a signal is complete: it hears of it after one,
+/// reduces what it has on its way over another (RFC 6937), and what waited too much meanwhile takes as long again
+/// to drain.
+const ANSWER: u32 = 3;
 /// The target is at least the time of so many full packets at the leg's rate: one is on its way and one
 /// waits even if senders do everything right (RFC 8289 §4.4 has it for low rates).
 const LEAST_TARGET: f64 = 2.0;
@@ -326,13 +330,13 @@ impl Queue {
     fn limits(&self) -> Limits {
         let rtt = self.rtt.max(SHORTEST_RTT);
         if self.settling {
-            return Limits { target: rtt, interval: rtt, at_once: Duration::MAX };
+            return Limits { target: rtt, interval: rtt, answer: rtt, at_once: Duration::MAX };
         }
         let packets = self.rate.map(|rate| LEAST_TARGET * FULL_PACKET as f64 / rate);
         let least = packets.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let target = (rtt * TARGET.0 / TARGET.1).max(least.unwrap_or_default());
         // A sender's answer to a signal comes after its round trip with the queue.
-        Limits { target, interval: rtt + target, at_once: AT_ONCE * target }
+        Limits { target, interval: rtt + target, answer: ANSWER * rtt, at_once: AT_ONCE * target }
     }
 
     /// The flow at the front of a list goes to the end of the list of old ones.
@@ -358,10 +362,11 @@ impl Queue {
                 waited = waited.max(all.and_then(Result::ok).unwrap_or_default());
                 at_once = limits.at_once;
             }
-            // What a sender does about a signal is seen a round trip later, behind what waits already: before that
-            // a second one would say the same again.
-            let answer = if self.settling { Duration::ZERO } else { self.rtt + waited };
-            let limits = Limits { interval: limits.interval.max(answer), at_once, ..limits };
+            // What waits already crosses the leg before what answers the signal.
+            let behind = if self.settling { Duration::ZERO } else { waited };
+            let interval = limits.interval.max(self.rtt + behind);
+            let answer = limits.answer + behind;
+            let limits = Limits { interval, answer, at_once, ..limits };
             if flow.codel.judge(waited, short, now, limits) == Verdict::Pass {
                 return Some(waiting);
             }

@@ -236,10 +236,31 @@ struct Aimd {
     reduced: Time,
 }
 
-/// The mean wait and the share of the link in the second half of a run; `ecn` is of the sender's packets.
-fn steady(rtt: Duration, ecn_sent: u8) -> (Duration, f64) {
-    let bdp = RATE * rtt.as_secs_f64() / 1500.0;
-    let mut source = Aimd { window: bdp, under_way: 0, answers: VecDeque::new(), reduced: Time::ZERO };
+impl Aimd {
+    fn hear(&mut self, now: Time) {
+        while self.answers.front().is_some_and(|answer| answer.0 <= now) {
+            let (_, sent, congested) = self.answers.pop_front().unwrap();
+            self.under_way -= 1;
+            if !congested {
+                self.window += 1.0 / self.window;
+            } else if sent > self.reduced {
+                self.window = (self.window / 2.0).max(2.0);
+                self.reduced = now;
+            }
+        }
+    }
+}
+
+/// Where a packet says which sender it is of: the first byte of its payload.
+const SENDER: usize = 28;
+
+/// The mean wait and the share of the link in the second half of a run, for so many senders that share one of
+/// the queues, as in a tunnel; `ecn` is of their packets. Several need it, as drops do not say whose they are.
+fn steady(rtt: Duration, ecn_sent: u8, senders: u8) -> (Duration, f64) {
+    assert!(senders == 1 || ecn_sent == ECT);
+    let window = RATE * rtt.as_secs_f64() / 1500.0 / f64::from(senders);
+    let source = || Aimd { window, under_way: 0, answers: VecDeque::new(), reduced: Time::ZERO };
+    let mut sources: Vec<Aimd> = (0..senders).map(|_| source()).collect();
     let mut queue = queue_of(0..1, 10_000_000);
     queue.set_rtt(rtt);
     let (mut now, mut free_at, mut lost) = (Time::ZERO, Time::ZERO, 0);
@@ -247,25 +268,20 @@ fn steady(rtt: Duration, ecn_sent: u8) -> (Duration, f64) {
     let half = Time::ZERO + Duration::from_secs(200);
     let (mut waited, mut count, mut busy) = (Duration::ZERO, 0u32, Duration::ZERO);
     while now < end {
-        while source.answers.front().is_some_and(|answer| answer.0 <= now) {
-            let (_, sent, congested) = source.answers.pop_front().unwrap();
-            source.under_way -= 1;
-            if !congested {
-                source.window += 1.0 / source.window;
-            } else if sent > source.reduced {
-                source.window = (source.window / 2.0).max(2.0);
-                source.reduced = now;
+        for (number, source) in sources.iter_mut().enumerate() {
+            source.hear(now);
+            while (source.under_way as f64) < source.window {
+                let mut packet = packet(0, 1500, ecn_sent);
+                packet[SENDER] = number as u8;
+                queue.push(packet, Choice::Auto, now);
+                source.under_way += 1;
             }
-        }
-        while (source.under_way as f64) < source.window {
-            queue.push(packet(0, 1500, ecn_sent), Choice::Auto, now);
-            source.under_way += 1;
         }
         if free_at <= now {
             let sojourn = queue.oldest_sojourn(now);
             if let Some((_, packet)) = queue.pop(now) {
                 free_at = now + time_of(packet.len());
-                source.answers.push_back((
+                sources[usize::from(packet[SENDER])].answers.push_back((
                     free_at + rtt,
                     Time::from_nanos((now - Time::ZERO).saturating_sub(sojourn).as_nanos() as u64),
                     ecn(&packet) == CE,
@@ -275,12 +291,12 @@ fn steady(rtt: Duration, ecn_sent: u8) -> (Duration, f64) {
                 }
             }
             let dropped = queue.stats().dropped_codel;
-            (lost..dropped).for_each(|_| source.answers.push_back((now + rtt, now, true)));
+            (lost..dropped).for_each(|_| sources[0].answers.push_back((now + rtt, now, true)));
             lost = dropped;
         }
-        let answer = source.answers.front().map_or(end, |answer| answer.0);
+        let answer = sources.iter().filter_map(|source| source.answers.front()).map(|answer| answer.0).min();
         let free = if queue.is_empty() { end } else { free_at };
-        now = answer.min(free).max(now + Duration::from_nanos(1));
+        now = answer.unwrap_or(end).min(free).max(now + Duration::from_nanos(1));
     }
     assert_eq!(queue.stats().dropped_full, 0);
     (waited / count, busy.as_secs_f64() / 200.0)
@@ -290,10 +306,20 @@ fn steady(rtt: Duration, ecn_sent: u8) -> (Duration, f64) {
 fn a_sender_with_additive_increase_keeps_no_standing_queue() {
     for (rtt, target) in [(100, 43), (600, 257)] {
         for ecn_sent in [0, ECT] {
-            let (wait, share) = steady(Duration::from_millis(rtt), ecn_sent);
+            let (wait, share) = steady(Duration::from_millis(rtt), ecn_sent, 1);
             println!("{rtt} ms, ECN {ecn_sent}: {wait:?} in the mean, {:.1}% of the link", 100.0 * share);
             assert!(wait < 2 * Duration::from_millis(target) && share > 0.9, "{rtt} ms: {wait:?}, {share}");
         }
+    }
+}
+
+/// Each needs a signal of its own: one every three round trips would let the queue grow to its limit.
+#[test]
+fn many_senders_in_a_tunnel_keep_no_queue_of_a_round_trip() {
+    for senders in [4, 30] {
+        let (wait, share) = steady(Duration::from_millis(600), ECT, senders);
+        println!("{senders} senders: {wait:?} in the mean, {:.1}% of the link", 100.0 * share);
+        assert!(wait < Duration::from_millis(600) && share > 0.95, "{senders} senders: {wait:?}, {share}");
     }
 }
 
