@@ -22,7 +22,7 @@ pub(crate) struct Limits {
 const OF_ONE_SENDER: u32 = 3;
 /// Then signals get closer with this power of their count. RFC 8289 §4.2 has 1/2, as Reno's throughput falls with
 /// the square root of the signals; CUBIC's falls with this power (RFC 9438 §5.1). What passes through a tunnel with
-/// many connections waits less than with 1/2, and no more of it is dropped.
+/// many connections waits less than with 1/2. With ten of CUBIC more of it is dropped, with thirty as much.
 const CLOSER: f64 = 0.75;
 
 /// The state of one queue. The caller asks [`judge`](Self::judge) for each packet that leaves it.
@@ -94,8 +94,8 @@ impl Codel {
     }
 }
 
-/// How long after the last of so many signals the next one comes. A sender alone is not told again before its answer is
-/// complete: it would reduce its window twice for one queue.
+/// How long after the last of so many signals the next one comes. A sender alone is not told again before its
+/// answer is complete: it would reduce its window twice for one queue.
 fn spacing(signals: u32, limits: Limits) -> Duration {
     if signals <= OF_ONE_SENDER {
         return limits.answer;
@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn one_sender_has_time_to_answer_and_then_signals_get_closer() {
-        // After an interval; then three times 300 ms, 100/4^0.75, 100/5^0.75 … later, rounded up to the next packet.
+        // After an interval; then three times 300 ms, 100/4^0.75, 100/5^0.75 … later, rounded up to the next
+        // packet.
         assert_eq!(signals(&mut Codel::default(), 6, 0..1110), [100, 400, 700, 1000, 1036, 1066, 1093]);
     }
 

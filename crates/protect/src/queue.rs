@@ -335,7 +335,7 @@ impl Queue {
         let packets = self.rate.map(|rate| LEAST_TARGET * FULL_PACKET as f64 / rate);
         let least = packets.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let target = (rtt * TARGET.0 / TARGET.1).max(least.unwrap_or_default());
-        // A sender's answer to a signal comes after its round trip with the queue.
+        // A sender hears of a signal after a round trip with the queue.
         Limits { target, interval: rtt + target, answer: ANSWER * rtt, at_once: AT_ONCE * target }
     }
 
