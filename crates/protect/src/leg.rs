@@ -13,6 +13,7 @@ use crate::frame::{
 use crate::handshake::{Greeting, Handshake, Session, SessionRecord};
 use crate::loss::{LossEstimate, LossMeter};
 use crate::receiver::{Receiver, ReceiverStats};
+use crate::return_delay::ReturnDelay;
 use crate::seal::{Sealer, Secret};
 use crate::sender::{Job, Sender, SenderStats};
 use crate::wire::FrameError;
@@ -106,6 +107,9 @@ struct State {
     report: ReportTimer,
     /// `sent_at` of the peer's last report, and when it came.
     echo: Option<(u32, Time)>,
+    /// Of no use to another process: what it sees of the next reports is the same.
+    #[serde(skip)]
+    return_delay: ReturnDelay,
 }
 
 /// A session that another process goes on with, by [`Leg::resume`]: what [`Leg::handover`] has written.
@@ -174,6 +178,7 @@ impl Leg {
                 heard_at: None,
                 report: ReportTimer::default(),
                 echo: None,
+                return_delay: ReturnDelay::default(),
             },
             hello_at: Time::ZERO,
             answer: false,
@@ -229,6 +234,12 @@ impl Leg {
     /// when it came.
     pub fn reported(&self) -> Option<(PeerCounts, Option<Duration>, Time)> {
         self.state.reported
+    }
+
+    /// How long the peer's last report waited in queues on its way: the part of the round trip that is no queue of
+    /// what this end sends.
+    pub fn return_queue(&self) -> Duration {
+        self.state.return_delay.queued()
     }
 
     /// What is believed of losses in the direction to the peer.
@@ -467,6 +478,7 @@ impl Leg {
         self.state.meter = LossMeter::default();
         self.state.report = ReportTimer::default();
         self.state.echo = None;
+        self.state.return_delay = ReturnDelay::default();
         self.state.reported = None;
         self.state.heard_at = Some(now);
     }
@@ -491,6 +503,7 @@ impl Leg {
 
     fn on_report(&mut self, report: &Report, now: Time) {
         self.state.echo = Some((report.sent_at, now));
+        self.state.return_delay.on_report(report.sent_at, micros(now), now);
         let mut measured = None;
         if let Some((sent_at, held)) = report.echo {
             let micros = micros(now).wrapping_sub(sent_at).wrapping_sub(held);

@@ -98,6 +98,7 @@ pub mod leg;
 pub mod loss;
 pub mod queue;
 mod receiver;
+mod return_delay;
 pub mod seal;
 mod sender;
 pub mod window;

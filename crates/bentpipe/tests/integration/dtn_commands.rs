@@ -188,7 +188,9 @@ fn a_ping_shows_how_long_it_took_and_a_trace_which_way() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let text = success(&of(&["dtn://train/echo", "-c", "1", "-s", "1000", "-w", "60s", "--trace"]));
-    for part in ["1000 bytes", "received by dtn://gateway/", "received by dtn://train/"] {
+    for part in
+        ["1000 bytes", "received by dtn://gateway/", "received by dtn://train/", "delivered by dtn://train/"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
     let nobody = of(&["dtn://nobody/", "-c", "1", "-w", "200ms"]);

@@ -47,8 +47,8 @@ pub use cross_traffic::{CrossTrafficShare, EgressCount};
 const USED: f64 = 0.88;
 /// The claim of such a connection: a little more than it uses, so that it may grow.
 const LIMITED_CLAIM: f64 = 1.1;
-/// How much faster it may become before the next measurement: this multiple of its use, and this part of a
-/// full share.
+/// How much faster it may become before the next measurement, if others claim the rest: this multiple of its
+/// use, and this part of a full share.
 const MAY_GROW: (f64, f64) = (2.0, 0.125);
 /// The use of a connection is measured over this many bytes at its rate, and over at least this time and a
 /// round trip.
@@ -706,7 +706,11 @@ impl RateAllocator {
         let limited = self.claims.iter().filter(|claim| claim.most < level * f64::from(claim.weight));
         let limited =
             limited.fold((0.0, 0), |(bytes, weight), claim| (bytes + claim.most, weight + claim.weight));
-        let weight = self.claims.iter().map(|claim| claim.weight).sum::<u32>() - limited.1;
+        let whole_weight = self.claims.iter().map(|claim| claim.weight).sum::<u32>();
+        let weight = whole_weight - limited.1;
+        // What nobody claims: any of them may have its part at once.
+        let claimed: f64 = self.claims.iter().map(|claim| claim.most).sum();
+        let unclaimed = (budget - claimed).max(0.0) / f64::from(whole_weight.max(1));
         let initial = self.initial_budget(usual);
         self.initial_rate = InitialRate { rate: (initial - limited.0).max(initial / 8.0), weight };
         for report in reports {
@@ -717,7 +721,11 @@ impl RateAllocator {
             let full = (full * f64::from(report.weight.max(1))).min(budget);
             flow.full = match flow.limited_to {
                 None => full,
-                Some(used) => full.min(MAY_GROW.0 * used + MAY_GROW.1 * full),
+                Some(used) => {
+                    let soon = MAY_GROW.0 * used + MAY_GROW.1 * full;
+                    let at_once = LIMITED_CLAIM * used + unclaimed * f64::from(report.weight.max(1));
+                    full.min(soon.max(at_once))
+                }
             };
             flow.rate = if flow.active { flow.full } else { 0.0 };
             give(report.id, flow.rate);

@@ -270,6 +270,23 @@ fn the_others_get_the_share_that_one_does_not_use() {
 }
 
 #[test]
+fn those_that_use_little_may_have_at_once_what_nobody_claims() {
+    let mut bed = Testbed::new(Some(10), 10, 600);
+    let mbps = |bed: &Testbed| bed.flows.iter().map(|flow| flow.rate * 8.0 / 1e6).collect::<Vec<_>>();
+    let first = bed.join(1, 0.5);
+    bed.run(10.0);
+    assert!(mbps(&bed)[first] > 9.5, "{:?}", mbps(&bed));
+    let second = bed.join(1, 0.5);
+    bed.run(10.0);
+    let rates = mbps(&bed);
+    assert!(rates.iter().all(|rate| (4.7..5.1).contains(rate)), "{rates:?}");
+    // Beside one that wants all, the other one may double, and has an eighth of its share more.
+    bed.flows[second].most = ALL;
+    bed.run(10.0);
+    assert!((1.0..2.3).contains(&mbps(&bed)[first]), "{:?}", mbps(&bed));
+}
+
+#[test]
 fn a_link_slower_than_configured_is_not_overfilled() {
     for (room, per) in [(1.0, 0.0), (1.0, 0.01), (0.1, 0.01), (0.02, 0.0), (0.02, 0.01)] {
         let mut bed = Testbed::new(Some(10), 5, 600);

@@ -40,10 +40,22 @@ pub(super) struct Ping {
 
 /// A bundle under way.
 struct Asked {
+    number: u64,
     sent: Sent,
     at: Instant,
     /// How many reports on it have been shown.
     shown: usize,
+    /// Whether one of them said that it was delivered, after which none comes.
+    delivered: bool,
+}
+
+/// How long reports are waited for, at the least, once the answer is there.
+const LEAST_FOR_REPORTS: Duration = Duration::from_secs(1);
+
+impl Asked {
+    fn new(number: u64, sent: Sent) -> Self {
+        Self { number, sent, at: Instant::now(), shown: 0, delivered: false }
+    }
 }
 
 impl Ping {
@@ -67,13 +79,16 @@ impl Ping {
     async fn ask(&self, client: &Client) -> anyhow::Result<Vec<Duration>> {
         let (me, echo) = self.endpoints(client).await?;
         let mut waiting: BTreeMap<u64, Asked> = BTreeMap::new();
+        // Reports travel as bundles of their own, and the answer may overtake them. A node may also report
+        // nothing, so they are waited for as long again as the answer took.
+        let mut answered: Vec<(Asked, Instant)> = Vec::new();
         let (mut round_trips, mut next, mut end) = (Vec::new(), 0, None);
         let begun = Instant::now();
         loop {
             let due = begun + self.interval.get() * u32::try_from(next).unwrap_or(u32::MAX);
             if next < self.count && Instant::now() >= due {
                 let sent = self.send(client, &me, &echo, next).await?;
-                waiting.insert(next, Asked { sent, at: Instant::now(), shown: 0 });
+                waiting.insert(next, Asked::new(next, sent));
                 next += 1;
                 end = (next == self.count).then(|| Instant::now() + self.wait.get());
                 continue;
@@ -84,23 +99,28 @@ impl Ping {
             for bundle in client.next_all(&me, left.min(most), 100).await? {
                 client.acknowledge_all(&[bundle.line.key]).await?;
                 let number = bundle.payload.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-                let Some(asked) = number.and_then(|number| waiting.remove(&number)) else { continue };
+                let Some(mut asked) = number.and_then(|number| waiting.remove(&number)) else { continue };
                 let time = asked.at.elapsed();
                 round_trips.push(time);
-                self.show_reports(client, &mut { asked }).await?;
+                self.show_reports(client, &mut asked).await?;
                 crate::command::print(&format!(
                     "{} bytes from {}: bundle {} after {:.1} ms\n",
                     bundle.payload.len(),
                     bundle.line.source,
-                    number.unwrap_or_default(),
+                    asked.number,
                     time.as_secs_f64() * 1e3
                 ))?;
+                answered.push((asked, Instant::now() + time.max(LEAST_FOR_REPORTS)));
             }
+            for (asked, _) in &mut answered {
+                self.show_reports(client, asked).await?;
+            }
+            answered.retain(|(asked, until)| self.trace && !asked.delivered && Instant::now() < *until);
             for asked in waiting.values_mut() {
                 self.show_reports(client, asked).await?;
             }
             let is_over = end.is_some_and(|end| Instant::now() >= end);
-            if is_over || (next == self.count && waiting.is_empty()) {
+            if is_over || (next == self.count && waiting.is_empty() && answered.is_empty()) {
                 return Ok(round_trips);
             }
         }
@@ -148,11 +168,15 @@ impl Ping {
         }
         let events: Vec<ReportedEvent> = client.get("/reports", &[("id", asked.sent.id.clone())]).await?;
         for event in events.iter().skip(asked.shown) {
+            asked.delivered |= event.status == "delivered";
             let why = match event.reason.as_str() {
                 "no additional information" => String::new(),
                 reason => format!(": {reason}"),
             };
-            crate::command::print(&format!("  {} by {}{why}\n", event.status, event.node))?;
+            crate::command::print(&format!(
+                "  bundle {} {} by {}{why}\n",
+                asked.number, event.status, event.node
+            ))?;
         }
         asked.shown = events.len();
         Ok(())

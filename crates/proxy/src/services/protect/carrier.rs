@@ -461,6 +461,7 @@ impl Carrier {
     fn report(&self, backlogged: bool) -> Option<Report> {
         let (_, rtt, at) = self.leg.reported()?;
         let Progress { sent, delivered, lost, .. } = self.progress;
+        let longer = rtt.zip(self.min_rtt).map(|(rtt, least)| rtt.saturating_sub(least));
         Some(Report {
             id: 0,
             weight: self.waiting.weight(self.wanted.weight),
@@ -471,7 +472,8 @@ impl Carrier {
             in_flight: self.progress.in_flight(),
             rtt,
             min_rtt: self.min_rtt,
-            forward: None,
+            // The rest is the other box's queue, which it sees to.
+            forward: longer.map(|longer| longer.saturating_sub(self.leg.return_queue())),
             window_limited: false,
             backlogged,
         })
