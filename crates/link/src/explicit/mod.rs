@@ -708,9 +708,12 @@ impl RateAllocator {
             limited.fold((0.0, 0), |(bytes, weight), claim| (bytes + claim.most, weight + claim.weight));
         let whole_weight = self.claims.iter().map(|claim| claim.weight).sum::<u32>();
         let weight = whole_weight - limited.1;
-        // What nobody claims: any of them may have its part at once.
+        // What nobody claims: any of them may have its part at once, if the link is known to carry it.
         let claimed: f64 = self.claims.iter().map(|claim| claim.most).sum();
-        let unclaimed = (budget - claimed).max(0.0) / f64::from(whole_weight.max(1));
+        let unclaimed = match self.config.capacity {
+            Some(_) => (budget - claimed).max(0.0) / f64::from(whole_weight.max(1)),
+            None => 0.0,
+        };
         let initial = self.initial_budget(usual);
         self.initial_rate = InitialRate { rate: (initial - limited.0).max(initial / 8.0), weight };
         for report in reports {
