@@ -107,7 +107,7 @@ struct State {
     report: ReportTimer,
     /// `sent_at` of the peer's last report, and when it came.
     echo: Option<(u32, Time)>,
-    /// Of no use to another process: what it sees of the next reports is the same.
+    /// Not handed over: another process finds the least delay again when the way back is empty.
     #[serde(skip)]
     return_delay: ReturnDelay,
 }
@@ -236,8 +236,8 @@ impl Leg {
         self.state.reported
     }
 
-    /// How long the peer's last report waited in queues on its way: the part of the round trip that is no queue of
-    /// what this end sends.
+    /// How long the peer's last report waited in queues on its way: the part of the round trip that is no queue
+    /// of what this end sends.
     pub fn return_queue(&self) -> Duration {
         self.state.return_delay.queued()
     }
@@ -539,6 +539,34 @@ mod tests {
             // What belongs to a session that is over is refused.
             let _ = to.on_frame(&mut frame, now);
         }
+    }
+
+    #[test]
+    fn only_the_end_whose_peers_reports_wait_sees_a_return_queue() {
+        let secret = Secret::new(Cipher::Aes128Gcm, [7; 32]);
+        let [mut a, mut b] = [1, 2].map(|entropy| Leg::new(Config::default(), secret.clone(), [entropy; 32]));
+        let mut now = Time::ZERO;
+        for round in 0..60 {
+            now += KEEPALIVE;
+            tell(&mut a, &mut b, now);
+            let mut frames = Vec::new();
+            let mut frame = Vec::new();
+            while b.poll(now, &mut frame, || None).is_some() {
+                frames.push(frame.clone());
+            }
+            let waits = Duration::from_millis(if round < 40 { 0 } else { 50 });
+            for mut frame in frames {
+                let _ = a.on_frame(&mut frame, now + waits);
+            }
+            assert_eq!(b.return_queue(), Duration::ZERO);
+            let seen = a.return_queue();
+            // Less what the clocks may have drifted apart by, in the five seconds at most.
+            assert!(
+                (waits.saturating_sub(Duration::from_millis(2))..=waits).contains(&seen),
+                "{round}: {seen:?}"
+            );
+        }
+        assert!(a.return_queue() > Duration::from_millis(48));
     }
 
     #[test]

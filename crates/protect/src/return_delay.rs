@@ -1,17 +1,17 @@
 //! How long the peer's reports wait on their way here.
 //!
 //! A round trip that has become longer does not tell which direction's queue has grown, and the rate controller
-//! may lower its rate for its own direction's alone. The time from a report's departure, by the peer's clock, to
-//! its arrival, by ours, is the way back's delay and the difference of the clocks, of which the latter changes
-//! only as fast as they drift apart. So what it exceeds its least value by is the time in queues, as with the
-//! timestamps of TCP (RFC 7323) and in LEDBAT (RFC 6817 §3.4.2).
+//! may lower its rate for its own direction's queue alone. The time from a report's departure, by the peer's
+//! clock, to its arrival, by ours, is the delay of the way back plus the difference of the clocks, and the latter
+//! changes only as fast as they drift apart. So the excess over the least value is the time in queues, as with
+//! the timestamps of TCP (RFC 7323) and in LEDBAT (RFC 6817 §3.4.2).
 
 use std::time::Duration;
 
 use bentpipe_units::Time;
 
-/// By this part of the time two clocks may drift apart: two of quartz do by half of it at the most, as a rule. A
-/// queue that stands for minutes is taken for drift in the end.
+/// By this part of the time two clocks may drift apart: two of quartz do by half of it at the most, as a rule.
+/// A queue that stands for minutes is taken for drift in the end.
 const DRIFT: f64 = 2e-4;
 
 /// The delay of the reports of a session.
@@ -23,8 +23,8 @@ pub(crate) struct ReturnDelay {
 }
 
 impl ReturnDelay {
-    /// A report came that was sent when the peer's clock showed so many microseconds (lower half), and ours shows
-    /// `here` now.
+    /// A report came that was sent when the peer's clock showed so many microseconds (lower half), and ours
+    /// shows `here` now.
     pub(crate) fn on_report(&mut self, sent_at: u32, here: u32, now: Time) {
         let difference = here.wrapping_sub(sent_at);
         let excess = self.least.map_or(0.0, |(least, seen)| {
