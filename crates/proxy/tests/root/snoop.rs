@@ -295,8 +295,16 @@ fn a_loss_in_a_standing_queue_is_left_to_the_sender_unless_the_configuration_say
     let Some(net) = network_over(&link) else { return };
     for (line, yields) in [("", true), ("hide_congestion = true\n", false)] {
         let mut daemon = started(&net, &format!("{LEG}{CACHE}{line}{RULE}"));
-        Exchange::start(net.connection(&net.listen(SERVER[0])), 3_000_000).expect_identical();
-        let yielded = daemon.counter("yielded");
+        // On a busy machine a sender may be too late to fill the queue, and the losses miss the moments when it is
+        // full.
+        let mut yielded = 0;
+        for _ in 0..5 {
+            Exchange::start(net.connection(&net.listen(SERVER[0])), 3_000_000).expect_identical();
+            yielded = daemon.counter("yielded");
+            if !yields || yielded > 0 {
+                break;
+            }
+        }
         assert_eq!(yielded > 0, yields, "{yielded}");
         daemon.settle();
     }
