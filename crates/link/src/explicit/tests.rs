@@ -287,6 +287,18 @@ fn those_that_use_little_may_have_at_once_what_nobody_claims() {
 }
 
 #[test]
+fn of_a_capacity_that_was_measured_nobody_has_all_at_once() {
+    let mut bed = Testbed::new(None, 10, 600);
+    let only = bed.join(1, ALL);
+    bed.run(30.0);
+    assert!(bed.use_over(5.0) > 0.95, "it is found");
+    bed.flows[only].most = 0.5e6 / 8.0;
+    bed.run(10.0);
+    let mbps = bed.flows[only].rate * 8.0 / 1e6;
+    assert!((1.0..2.5).contains(&mbps), "double its use, and an eighth of the link: {mbps}");
+}
+
+#[test]
 fn a_link_slower_than_configured_is_not_overfilled() {
     for (room, per) in [(1.0, 0.0), (1.0, 0.01), (0.1, 0.01), (0.02, 0.0), (0.02, 0.01)] {
         let mut bed = Testbed::new(Some(10), 5, 600);
