@@ -65,7 +65,7 @@ upgrade-faults: setup ## successors frozen, killed and silent at 200 moments of 
 
 bench-ltp: setup ## bundle nodes over an emulated satellite link, by LTP and by TCPCLv4: 25 minutes
 	$(CARGO) build --release --locked -p bentpipe-dtn --example over_a_link
-	$(AS_ROOT) target/release/examples/over_a_link $(OPTIONS)
+	$(AS_ROOT) chrt -r 20 target/release/examples/over_a_link $(OPTIONS)
 
 bench-dtn: setup ## bundle nodes beside those of dtn7-rs: time, memory, bundles in a second
 	scripts/setup-peers dtn7

@@ -4,7 +4,10 @@
 //!
 //! As root. Four namespaces on a line of veth pairs, a daemon on each of the two in the middle; a datagram
 //! goes to the server and back, in turn by a port that the rules protect and by one that they let pass. What
-//! is added is half of the difference of both round trips.
+//! is added is half of the difference of both round trips. A core that sleeps takes some time to wake up, more so
+//! in a virtual machine; with a process on each core that does nothing at the lowest priority, none sleeps:
+//!
+//!     chrt -i 0 sh -c 'while :; do :; done'
 //!
 //! ```text
 //! client ──lan0── near ──sat0── far ──lan0── server
@@ -12,7 +15,7 @@
 
 use std::error::Error;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -55,13 +58,12 @@ fn main() -> Outcome<()> {
     let far = Proxy::start(&far, &config(SUBNETS[1].left4(), key.path())?)?;
     std::thread::sleep(SETTLED);
 
+    // They are there before the first datagram is.
+    let sockets = server.run(|| PORTS.map(|port| UdpSocket::bind((SUBNETS[2].right4(), port))))?;
     let over = AtomicBool::new(false);
     let measured = std::thread::scope(|scope| {
-        let echoes = PORTS.map(|port| {
-            let at = SocketAddr::from((SUBNETS[2].right4(), port));
-            let (server, over) = (&server, &over);
-            scope.spawn(move || server.run(|| echo(at, over)).map_err(std::io::Error::other)?)
-        });
+        let over = &over;
+        let echoes = sockets.map(|socket| scope.spawn(move || echo(&socket?, over)));
         let measured = client.run(|| PAYLOADS.map(|payload| round_trips(payload, count)));
         over.store(true, Ordering::Relaxed);
         echoes.into_iter().try_for_each(|echo| echo.join().expect("an echo does not panic"))?;
@@ -96,8 +98,7 @@ fn config(peer: Ipv4Addr, key: &Path) -> Outcome<Config> {
 }
 
 /// Sends back what comes, until it is over.
-fn echo(at: SocketAddr, over: &AtomicBool) -> std::io::Result<()> {
-    let socket = UdpSocket::bind(at)?;
+fn echo(socket: &UdpSocket, over: &AtomicBool) -> std::io::Result<()> {
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     let mut buffer = [0; 2048];
     while !over.load(Ordering::Relaxed) {
