@@ -35,6 +35,9 @@ const SEND_BUFFER: usize = 1 << 20;
 /// a part of a list, which the kernel sends in pieces of at most 32 KiB.
 const RECEIVE_BUFFER: usize = 32 << 10;
 
+/// How often a list is asked for that changed while it was read.
+const LISTINGS: u32 = 20;
+
 /// Writes messages, one behind the other.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
@@ -110,6 +113,8 @@ impl Writer {
 pub(crate) struct Message<'a> {
     /// `nlmsg_type`.
     pub(crate) kind: u16,
+    /// `nlmsg_flags`.
+    pub(crate) flags: u16,
     /// That of the request which it answers.
     pub(crate) sequence: u32,
     /// Everything behind the header.
@@ -133,6 +138,7 @@ pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>>
         let payload = datagram.get(MESSAGE_HEADER..len)?;
         let message = Message {
             kind: u16::from_ne_bytes([header[4], header[5]]),
+            flags: u16::from_ne_bytes([header[6], header[7]]),
             sequence: u32_at(header, 8),
             payload,
         };
@@ -243,12 +249,70 @@ impl Socket {
         }
     }
 
+    /// Asks for a list by the message that `request` writes with a sequence number, and collects its items by
+    /// `each`.
+    ///
+    /// The kernel sends a long list in parts. If it changes between two of them, items may be missing or come
+    /// twice; the kernel says so (`NLM_F_DUMP_INTR`), and the list is asked for anew.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send) and [`receive_until`](Self::receive_until), the kernel's, and `ResourceBusy`
+    /// for a list that changes all the time.
+    pub(crate) fn list<T: Default>(
+        &mut self,
+        request: impl Fn(u32) -> Writer,
+        mut each: impl FnMut(&mut T, Message<'_>),
+    ) -> io::Result<T> {
+        for _ in 0..LISTINGS {
+            let sequence = self.take_sequence(1);
+            self.send(request(sequence).as_bytes())?;
+            let mut listing = Listing::default();
+            self.receive_until(|message| listing.take(message, sequence, &mut each))??;
+            if !listing.interrupted {
+                return Ok(listing.items);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "the kernel's list changes while it is read"))
+    }
+
     /// Late answers to earlier requests would take the room of later ones.
     fn discard_leftovers(&mut self) {
         while matches!(
             recv(&self.fd, &mut *self.buffer, RecvFlags::DONTWAIT),
             Ok(_) | Err(Errno::INTR | Errno::NOBUFS)
         ) {}
+    }
+}
+
+/// A list that is arriving.
+#[derive(Debug, Default)]
+struct Listing<T> {
+    items: T,
+    /// It has changed between its parts.
+    interrupted: bool,
+}
+
+impl<T> Listing<T> {
+    /// Takes a message of the answer to the request with this number. `Some` at its end.
+    fn take(
+        &mut self,
+        message: Message<'_>,
+        sequence: u32,
+        each: &mut impl FnMut(&mut T, Message<'_>),
+    ) -> Option<io::Result<()>> {
+        if message.sequence != sequence {
+            return None;
+        }
+        self.interrupted |= libc::c_int::from(message.flags) & libc::NLM_F_DUMP_INTR != 0;
+        match message.error_number() {
+            Some(0) => Some(Ok(())),
+            Some(code) => Some(Err(io::Error::from_raw_os_error(code))),
+            None if libc::c_int::from(message.kind) == libc::NLMSG_DONE => Some(Ok(())),
+            None => {
+                each(&mut self.items, message);
+                None
+            }
+        }
     }
 }
 
@@ -316,7 +380,8 @@ mod tests {
             let read_back: Vec<_> = messages(writer.as_bytes()).collect();
             prop_assert_eq!(read_back.len(), 2);
             for message in read_back {
-                prop_assert_eq!((message.kind, message.sequence), (kind, sequence));
+                let header = (message.kind, message.flags, message.sequence);
+                prop_assert_eq!(header, (kind, libc::NLM_F_REQUEST as u16, sequence));
                 prop_assert_eq!(&message.payload[..4], &[7; 4]);
                 prop_assert_eq!(read(&message.payload[4..], &nodes), nodes.clone());
             }
@@ -341,6 +406,28 @@ mod tests {
         assert_eq!(message(-libc::ENOENT), Some(libc::ENOENT));
         assert_eq!(message(0), Some(0));
         assert_eq!(message(i32::MIN), Some(i32::MAX));
+    }
+
+    /// What a list of these messages, by kind and flags, comes to: its items' first bytes, and whether they are
+    /// all; `None` if it does not end.
+    fn listed(answers: &[(libc::c_int, libc::c_int)]) -> Option<(Vec<u8>, bool)> {
+        let (mut writer, mut listing) = (Writer::default(), Listing::<Vec<u8>>::default());
+        for (place, (kind, flags)) in answers.iter().enumerate() {
+            writer.message(*kind as u16, *flags, 7, &[place as u8; 4], |_| {});
+        }
+        let mut each = |items: &mut Vec<u8>, message: Message<'_>| items.push(message.payload[0]);
+        messages(writer.as_bytes()).find_map(|message| listing.take(message, 7, &mut each))?.ok()?;
+        Some((listing.items, !listing.interrupted))
+    }
+
+    #[test]
+    fn a_list_that_changed_between_its_parts_is_not_taken_for_whole() {
+        const ITEM: libc::c_int = 40;
+        let (done, changed) = (libc::NLMSG_DONE, libc::NLM_F_DUMP_INTR);
+        assert_eq!(listed(&[(ITEM, 0), (ITEM, 0), (done, 0), (ITEM, 0)]), Some((vec![0, 1], true)));
+        assert_eq!(listed(&[(ITEM, 0), (ITEM, changed), (done, 0)]), Some((vec![0, 1], false)));
+        assert_eq!(listed(&[(ITEM, 0), (done, changed)]), Some((vec![0], false)), "at the end");
+        assert_eq!(listed(&[(ITEM, 0), (ITEM, 0)]), None);
     }
 
     #[test]

@@ -187,7 +187,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let message = Message { kind: PACKET, sequence: 0, payload: &bytes };
+            let message = Message { kind: PACKET, flags: 0, sequence: 0, payload: &bytes };
             read(&message);
         }
     }

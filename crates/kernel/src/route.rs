@@ -123,26 +123,18 @@ impl RouteSocket {
     /// The policy rules of a family (`ip rule`), IPv6 or IPv4, in their order.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
+    /// `TimedOut` if the kernel does not answer for a second, `ResourceBusy` if they change all the time, and its
+    /// other errors.
     pub fn policy_rules(&mut self, ipv6: bool) -> io::Result<Vec<PolicyRule>> {
-        let sequence = self.socket.take_sequence(1);
         let mut header = [0; ROUTE_HEADER];
         header[0] = if ipv6 { libc::AF_INET6 } else { libc::AF_INET } as u8;
-        let mut writer = Writer::default();
-        let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
-        writer.message(libc::RTM_GETRULE, flags, sequence, &header, |_| {});
-        self.socket.send(writer.as_bytes())?;
-        let mut rules = Vec::new();
-        self.socket.receive_until(|message| match message.error_number() {
-            _ if message.sequence != sequence => None,
-            Some(code) => Some(Err(io::Error::from_raw_os_error(code))),
-            None if libc::c_int::from(message.kind) == libc::NLMSG_DONE => Some(Ok(())),
-            None => {
-                rules.push(policy_rule(&message));
-                None
-            }
-        })??;
-        Ok(rules)
+        let request = |sequence| {
+            let mut writer = Writer::default();
+            let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+            writer.message(libc::RTM_GETRULE, flags, sequence, &header, |_| {});
+            writer
+        };
+        self.socket.list(request, |rules: &mut Vec<_>, message| rules.push(policy_rule(&message)))
     }
 
     /// Whether packets to `to` with this mark are delivered on this host (`ip route`, type `local`).

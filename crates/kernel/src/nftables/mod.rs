@@ -267,15 +267,14 @@ impl NfTables {
     /// earlier answer; elements of sets do not count. Empty without the table.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
+    /// `TimedOut` if the kernel does not answer for a second, `ResourceBusy` if the rule set changes all the time, and
+    /// its other errors.
     pub fn rules_of(&mut self, table: &str) -> io::Result<Vec<Vec<u8>>> {
-        let mut rules = Vec::new();
-        self.each_rule(libc::NFPROTO_INET, Some(table), |rule| {
+        self.each_rule(libc::NFPROTO_INET, Some(table), |rules: &mut Vec<_>, rule| {
             // Not its handle nor that of the rule before it, which another transaction changes.
             let parts = attributes(rule).filter(|(kind, _)| matches!(*kind, RULE_CHAIN | RULE_EXPRESSIONS));
             rules.push(parts.flat_map(|(_, payload)| payload.iter().copied()).collect());
-        })?;
-        Ok(rules)
+        })
     }
 
     /// Whether a rule of any family asks for the state of a connection or translates addresses, in nftables
@@ -283,40 +282,35 @@ impl NfTables {
     /// connections. Those in the table `except`, and those of the older iptables, do not count.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
+    /// Those of [`rules_of`](Self::rules_of).
     pub fn has_tracking_rules(&mut self, except: &str) -> io::Result<bool> {
-        let mut found = false;
-        self.each_rule(libc::NFPROTO_UNSPEC, None, |rule| {
+        self.each_rule(libc::NFPROTO_UNSPEC, None, |found: &mut bool, rule| {
             let of_table = attributes(rule).any(|(kind, name)| kind == RULE_TABLE && text(name) == except);
-            found = found || (!of_table && begins_tracking(rule));
-        })?;
-        Ok(found)
+            *found = *found || (!of_table && begins_tracking(rule));
+        })
     }
 
     /// The named counters of the table `inet TABLE`, by name. Empty without the table.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_ADMIN`, `TimedOut` if the kernel does not answer for a second, and its other
-    /// errors.
+    /// `EPERM` without `CAP_NET_ADMIN`, and those of [`rules_of`](Self::rules_of).
     pub fn counters_of(&mut self, table: &str) -> io::Result<BTreeMap<String, Count>> {
-        let mut counters = BTreeMap::new();
         let request = |writer: &mut Writer| {
             writer.text(OBJECT_TABLE, table);
             writer.attribute(OBJECT_TYPE, &COUNTER.to_be_bytes());
         };
-        self.dump(GET_OBJECTS, libc::NFPROTO_INET, request, |object| {
-            counters.extend(counter(object, table))
-        })?;
-        Ok(counters)
+        self.dump(GET_OBJECTS, libc::NFPROTO_INET, request, |counters: &mut BTreeMap<_, _>, object| {
+            counters.extend(counter(object, table));
+        })
     }
 
-    /// Calls `each` with the attributes of every rule of a family, or of one table.
-    fn each_rule(
+    /// Collects from the attributes of every rule of a family, or of one table.
+    fn each_rule<T: Default>(
         &mut self,
         family: libc::c_int,
         table: Option<&str>,
-        each: impl FnMut(&[u8]),
-    ) -> io::Result<()> {
+        each: impl FnMut(&mut T, &[u8]),
+    ) -> io::Result<T> {
         let request = |writer: &mut Writer| {
             if let Some(table) = table {
                 writer.text(RULE_TABLE, table);
@@ -325,36 +319,27 @@ impl NfTables {
         self.dump(GET_RULES, family, request, each)
     }
 
-    /// Requests a list, and calls `each` with the attributes of every item. Nothing is listed where what was
-    /// asked about is not there.
-    fn dump(
+    /// Requests a list, and collects from the attributes of every item. Nothing is listed where what was asked
+    /// about is not there.
+    fn dump<T: Default>(
         &mut self,
         kind: u16,
         family: libc::c_int,
-        request: impl FnOnce(&mut Writer),
-        mut each: impl FnMut(&[u8]),
-    ) -> io::Result<()> {
-        let sequence = self.socket.take_sequence(1);
-        let mut writer = Writer::default();
+        body: impl Fn(&mut Writer),
+        mut each: impl FnMut(&mut T, &[u8]),
+    ) -> io::Result<T> {
         let header = generic_header(family as u8, 0);
-        writer.message(kind, libc::NLM_F_REQUEST | libc::NLM_F_DUMP, sequence, &header, request);
-        self.socket.send(writer.as_bytes())?;
-        let outcome = self.socket.receive_until(|message| {
-            if message.sequence != sequence {
-                return None;
-            }
-            if libc::c_int::from(message.kind) == libc::NLMSG_DONE {
-                return Some(0);
-            }
-            if let Some(code) = message.error_number() {
-                return Some(code);
-            }
-            each(message.payload.get(GENERIC_HEADER..).unwrap_or_default());
-            None
-        })?;
-        match outcome {
-            0 | libc::ENOENT => Ok(()),
-            code => Err(io::Error::from_raw_os_error(code)),
+        let request = |sequence| {
+            let mut writer = Writer::default();
+            writer.message(kind, libc::NLM_F_REQUEST | libc::NLM_F_DUMP, sequence, &header, &body);
+            writer
+        };
+        let listed = self.socket.list(request, |items, message: Message<'_>| {
+            each(items, message.payload.get(GENERIC_HEADER..).unwrap_or_default());
+        });
+        match listed {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(T::default()),
+            listed => listed,
         }
     }
 

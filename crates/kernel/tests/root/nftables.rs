@@ -306,3 +306,38 @@ fn rules_that_track_connections_are_found_and_those_of_one_table_do_not_count() 
         }
     });
 }
+
+/// The kernel sends so many rules in several parts.
+#[test]
+fn rules_that_change_while_they_are_listed_are_listed_whole() {
+    const RULES: usize = 1000;
+    in_namespace(&["nft"], || {
+        let rule = |number: usize| format!("meta mark {number} tcp dport {{ 80, 443 }} accept\n");
+        let rules: String = (1..=RULES).map(rule).collect();
+        run("nft", "-f -", &format!("table inet pep {{ chain c {{\n{rules}}}; }}"));
+        let whole = NfTables::open().unwrap().rules_of("pep").unwrap();
+        assert_eq!(whole.len(), RULES);
+        let (done, changes) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let _done = Done(&done);
+            let changer = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // The first rule goes and comes back: what follows takes another place in between.
+                    run("nft", "insert rule inet pep c meta mark 0 accept", "");
+                    let listing = run("nft", "-a list chain inet pep c", "");
+                    let handle = listing.lines().find(|line| line.contains("mark 0x00000000")).unwrap();
+                    let handle = handle.rsplit_once(' ').unwrap().1;
+                    run("nft", &format!("delete rule inet pep c handle {handle}"), "");
+                    changes.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let mut tables = NfTables::open().unwrap();
+            while changes.load(Ordering::Relaxed) < 20 {
+                assert!(!changer.is_finished(), "no changes any more");
+                let listed = tables.rules_of("pep").unwrap();
+                assert!(listed.ends_with(&whole), "{} rules", listed.len());
+                assert!(listed.len() <= RULES + 1, "{} rules", listed.len());
+            }
+        });
+    });
+}
