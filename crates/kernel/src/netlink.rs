@@ -256,8 +256,8 @@ impl Socket {
     /// twice; the kernel says so (`NLM_F_DUMP_INTR`), and the list is asked for anew.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send) and [`receive_until`](Self::receive_until), the kernel's, and `ResourceBusy`
-    /// for a list that changes all the time.
+    /// Those of [`send`](Self::send) and [`receive_until`](Self::receive_until), the kernel's, and
+    /// `ResourceBusy` for a list that changes all the time.
     pub(crate) fn list<T: Default>(
         &mut self,
         request: impl Fn(u32) -> Writer,
@@ -408,8 +408,8 @@ mod tests {
         assert_eq!(message(i32::MIN), Some(i32::MAX));
     }
 
-    /// What a list of these messages, by kind and flags, comes to: its items' first bytes, and whether they are
-    /// all; `None` if it does not end.
+    /// What a list of these messages, by kind and flags, comes to: its items' first bytes, and whether they
+    /// are all; `None` if it does not end.
     fn listed(answers: &[(libc::c_int, libc::c_int)]) -> Option<(Vec<u8>, bool)> {
         let (mut writer, mut listing) = (Writer::default(), Listing::<Vec<u8>>::default());
         for (place, (kind, flags)) in answers.iter().enumerate() {

@@ -123,8 +123,8 @@ impl RouteSocket {
     /// The policy rules of a family (`ip rule`), IPv6 or IPv4, in their order.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel does not answer for a second, `ResourceBusy` if they change all the time, and its
-    /// other errors.
+    /// `TimedOut` if the kernel does not answer for a second, `ResourceBusy` if they change all the time, and
+    /// its other errors.
     pub fn policy_rules(&mut self, ipv6: bool) -> io::Result<Vec<PolicyRule>> {
         let mut header = [0; ROUTE_HEADER];
         header[0] = if ipv6 { libc::AF_INET6 } else { libc::AF_INET } as u8;

@@ -267,8 +267,8 @@ impl NfTables {
     /// earlier answer; elements of sets do not count. Empty without the table.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel does not answer for a second, `ResourceBusy` if the rule set changes all the time, and
-    /// its other errors.
+    /// `TimedOut` if the kernel does not answer for a second, `ResourceBusy` if the rule set changes all the
+    /// time, and its other errors.
     pub fn rules_of(&mut self, table: &str) -> io::Result<Vec<Vec<u8>>> {
         self.each_rule(libc::NFPROTO_INET, Some(table), |rules: &mut Vec<_>, rule| {
             // Not its handle nor that of the rule before it, which another transaction changes.
@@ -319,8 +319,8 @@ impl NfTables {
         self.dump(GET_RULES, family, request, each)
     }
 
-    /// Requests a list, and collects from the attributes of every item. Nothing is listed where what was asked
-    /// about is not there.
+    /// Requests a list, and collects from the attributes of every item. Nothing is listed where what was
+    /// asked about is not there.
     fn dump<T: Default>(
         &mut self,
         kind: u16,
