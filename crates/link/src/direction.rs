@@ -12,7 +12,7 @@ use bentpipe_units::{ByteCount, Probability, Rate, Time};
 pub use fault::Fault;
 
 use crate::effect::{
-    AnyEffect, BurstErrors, Copies, Custom, CustomEffect, Delay, Effect, Encapsulation, GilbertElliott,
+    AnyEffect, BurstErrors, Copies, Custom, CustomEffect, Effect, Encapsulation, GilbertElliott,
     ImpairmentCounters, Impairments, LinkTrace, OutageTrace, Outages, PacketCopy, PacketErrors,
     PrescribedErrors, PrescribedLosses, Transit, Transmitter, VaryingDelay, VaryingPacketErrors,
     VaryingTransmitter,
@@ -129,6 +129,8 @@ impl DirectionConfig {
 /// A running direction: decides the fate of each packet that is offered to it.
 #[derive(Debug)]
 pub struct Direction {
+    /// Propagation, nanoseconds; in the list of effects where it changes with time.
+    delay: u64,
     effects: Vec<AnyEffect>,
     impairments: Vec<AnyEffect>,
     latest: Time,
@@ -167,6 +169,7 @@ impl Direction {
     pub fn new(config: &DirectionConfig, seed: u64) -> Self {
         let [burst_seed, packet_seed, impairment_seed] = derive_seeds(seed);
         let mut direction = Self {
+            delay: config.constant_delay(),
             effects: config.effects(burst_seed, packet_seed),
             impairments: Vec::new(),
             latest: Time::ZERO,
@@ -200,11 +203,29 @@ impl Direction {
     /// copies, this is the fate of the packet itself.
     ///
     /// Time never goes back: a `now` before that of an earlier call is taken as the latest one.
+    #[inline]
     pub fn offer(&mut self, now: Time, bytes: usize) -> Fate {
-        match self.transmit(now, bytes, bytes) {
-            Ok(arrivals) => Fate::Deliver { at: arrivals.packet.at },
-            Err(cause) => Fate::Drop(cause),
+        if self.is_impaired() {
+            return match self.transmit(now, bytes, bytes) {
+                Ok(arrivals) => Fate::Deliver { at: arrivals.packet.at },
+                Err(cause) => Fate::Drop(cause),
+            };
         }
+        let packet = self.carry(now, bytes);
+        match packet.loss() {
+            None => Fate::Deliver { at: packet.in_order() },
+            Some(cause) => Fate::Drop(cause),
+        }
+    }
+
+    /// Whether a packet that is not lost may arrive otherwise than once, in order and unchanged.
+    #[inline]
+    pub fn is_impaired(&self) -> bool {
+        #[cfg(feature = "planted-faults")]
+        if self.fault.is_some() {
+            return true;
+        }
+        !self.impairments.is_empty()
     }
 
     /// As [`offer`](Self::offer), for `bytes` of which `ip_bytes` are an IP packet, and with all that arrives
@@ -218,13 +239,26 @@ impl Direction {
         if let Some(fault) = self.fault {
             return self.transmit_with(fault, now, bytes, ip_bytes);
         }
-        self.carry(now, bytes, ip_bytes)
+        self.carry_all(now, bytes, ip_bytes)
     }
 
+    fn carry_all(&mut self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
+        let packet = self.carry(now, bytes);
+        if let Some(cause) = packet.loss() {
+            return Err(cause);
+        }
+        if self.impairments.is_empty() {
+            let packet_itself = Arrival { at: packet.in_order(), flipped_bit: None };
+            return Ok(Arrivals { departure: packet.departure, packet: packet_itself, duplicate: None });
+        }
+        Ok(self.impaired(&packet, ip_bytes))
+    }
+
+    /// Lets all effects of the link act on a packet.
     #[inline]
-    fn carry(&mut self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
+    fn carry(&mut self, now: Time, bytes: usize) -> Transit {
         self.latest = self.latest.max(now);
-        let mut packet = Transit::new(self.latest, bytes);
+        let mut packet = Transit::new(self.latest, bytes, self.delay);
         for effect in &mut self.effects {
             effect.apply(&mut packet);
             if packet.loss() == Some(Cause::QueueFull) {
@@ -232,15 +266,7 @@ impl Direction {
             }
         }
         self.counters.count(bytes as u64, packet.wire_bytes, packet.loss());
-        if let Some(cause) = packet.loss() {
-            return Err(cause);
-        }
-        if self.impairments.is_empty() {
-            let (at, flipped_bit) = (packet.in_order(), None);
-            let packet_itself = Arrival { at, flipped_bit };
-            return Ok(Arrivals { departure: packet.departure, packet: packet_itself, duplicate: None });
-        }
-        Ok(self.impaired(&packet, ip_bytes))
+        packet
     }
 
     #[cfg(feature = "planted-faults")]
@@ -253,20 +279,20 @@ impl Direction {
     ) -> Result<Arrivals, Cause> {
         let number = self.counters.offered + 1;
         if fault.idles_before(number) {
-            let mut nothing = Transit::new(self.latest.max(now), 100);
+            let mut nothing = Transit::new(self.latest.max(now), 100, 0);
             self.effects.iter_mut().for_each(|effect| effect.apply(&mut nothing));
         }
         if fault.spares(bytes) {
             let is_loss = |effect: &AnyEffect| matches!(effect, AnyEffect::PacketErrors(_));
             let index = self.effects.iter().position(is_loss);
             let losses = index.map(|index| (index, self.effects.remove(index)));
-            let fate = self.carry(now, bytes, ip_bytes);
+            let fate = self.carry_all(now, bytes, ip_bytes);
             if let Some((index, losses)) = losses {
                 self.effects.insert(index, losses);
             }
             return fate;
         }
-        let fate = self.carry(now, bytes, ip_bytes);
+        let fate = self.carry_all(now, bytes, ip_bytes);
         self.counters.offered += u64::from(fault.miscounts(number));
         fault.tamper(number, bytes, fate)
     }
@@ -335,10 +361,16 @@ impl DirectionConfig {
         }
         if let Some(delays) = self.trace.delays(self.delay) {
             effects.push(VaryingDelay::new(delays).into());
-        } else if !self.delay.is_zero() {
-            effects.push(Delay::new(self.delay).into());
         }
         effects
+    }
+
+    /// Nanoseconds of propagation; none here where they change with time.
+    fn constant_delay(&self) -> u64 {
+        match self.trace.delays(self.delay) {
+            Some(_) => 0,
+            None => u64::try_from(self.delay.as_nanos()).unwrap_or(u64::MAX),
+        }
     }
 }
 

@@ -37,9 +37,17 @@ impl Rate {
     }
 
     /// How long the transmitter is busy with `bytes`, rounded up to the nanosecond.
+    #[inline]
     pub fn time_for(self, bytes: u64) -> Duration {
-        let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(self.0));
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        const BIT_NANOS: u64 = 8 * 1_000_000_000;
+        Duration::from_nanos(match bytes.checked_mul(BIT_NANOS) {
+            // Up to 2 GB, where a division in one word is an order of magnitude cheaper than in two.
+            Some(work) => work.div_ceil(self.0),
+            None => {
+                let nanos = (u128::from(bytes) * u128::from(BIT_NANOS)).div_ceil(u128::from(self.0));
+                u64::try_from(nanos).unwrap_or(u64::MAX)
+            }
+        })
     }
 
     /// Bytes that leave in `span`, rounded down: with the round-trip time, the bandwidth-delay product.

@@ -1,28 +1,9 @@
-//! Propagation delay.
+//! Propagation delay that changes with time; a constant one needs no effect.
 
 use std::time::Duration;
 
 use super::trace::Steps;
 use super::{Effect, Transit};
-
-/// The time that a signal takes from one end of the link to the other.
-#[derive(Debug)]
-pub(crate) struct Delay {
-    nanos: u64,
-}
-
-impl Delay {
-    pub(crate) fn new(delay: Duration) -> Self {
-        Self { nanos: nanos(delay) }
-    }
-}
-
-impl Effect for Delay {
-    #[inline]
-    fn apply(&mut self, packet: &mut Transit) {
-        packet.delay_nanos = packet.delay_nanos.saturating_add(self.nanos);
-    }
-}
 
 /// A delay that changes with time. Packets stay in order, as link layers keep them: one that is sent over a
 /// shorter way arrives with the one before it at the earliest.

@@ -31,7 +31,7 @@ pub use burst_errors::GilbertElliott;
 use corrupt::Corrupt;
 pub(crate) use custom::Custom;
 pub use custom::{CustomEffect, PassingPacket};
-pub(crate) use delay::{Delay, VaryingDelay};
+pub(crate) use delay::VaryingDelay;
 use duplicate::Duplicate;
 pub use encapsulation::{Encapsulation, Frame};
 pub use impairments::{ImpairmentCounters, Impairments};
@@ -104,9 +104,9 @@ impl Transit {
         Time::from_nanos(self.departure.as_nanos().saturating_add(self.delay_nanos))
     }
 
-    /// A packet of `bytes` that is offered `now`.
-    pub(crate) fn new(now: Time, bytes: usize) -> Self {
-        Self { wire_bytes: bytes as u64, departure: now, delay_nanos: 0, loss: None }
+    /// A packet of `bytes` that is offered `now`, and on its way for so many nanoseconds at least.
+    pub(crate) fn new(now: Time, bytes: usize, delay_nanos: u64) -> Self {
+        Self { wire_bytes: bytes as u64, departure: now, delay_nanos, loss: None }
     }
 
     /// The packet is lost. Where several effects lose the same packet, the first one counts.
@@ -174,5 +174,5 @@ macro_rules! effects {
 
 effects! {
     Encapsulation, Transmitter, VaryingTransmitter, Outages, BurstErrors, PrescribedErrors, PacketErrors,
-    VaryingPacketErrors, Delay, VaryingDelay, Duplicate, Reorder, Corrupt, Custom,
+    VaryingPacketErrors, VaryingDelay, Duplicate, Reorder, Corrupt, Custom,
 }

@@ -66,7 +66,7 @@ mod tests {
         let steps = steps.map(|(at, per)| (at, Probability::new(per).unwrap()));
         let mut errors = VaryingPacketErrors::new(Steps::new(Probability::ZERO, &steps, None), 1);
         let mut loss = |nanos| {
-            let mut packet = Transit::new(Time::from_nanos(nanos), 1500);
+            let mut packet = Transit::new(Time::from_nanos(nanos), 1500, 0);
             errors.apply(&mut packet);
             packet.loss()
         };

@@ -13,17 +13,27 @@ use crate::Cause;
 ///
 /// Time is counted in ticks of 1/rate nanoseconds. A bit takes 10⁹ of them whatever the rate is, and a
 /// nanosecond takes `rate` of them: both are integers, so nothing is ever rounded in the state and nothing
-/// can drift. What one packet takes fits a machine word, in which a division is an order of magnitude cheaper
-/// than in two; the time that this makes is kept as nanoseconds and ticks.
+/// can drift. It is kept as nanoseconds and ticks, each a machine word: almost all packets need no arithmetic
+/// in two words and no division, because the one before was as long.
 #[derive(Debug)]
 pub(crate) struct Transmitter {
     ticks_per_nano: u64,
     /// Room in front of the transmitter, in ticks.
     room: Option<u128>,
     /// When the last accepted packet will have left: nanoseconds, and ticks of the one that has begun.
-    free_at: (u128, u64),
-    /// Wire bytes of the last packet, and what they take: the next one is often as long.
-    last: (u64, (u128, u64)),
+    /// `u64::MAX` nanoseconds are the end of time.
+    free_at: (u64, u64),
+    last: Length,
+}
+
+/// What packets of one length take.
+#[derive(Debug, Clone, Copy)]
+struct Length {
+    wire_bytes: u64,
+    /// Nanoseconds, and ticks of less than one.
+    duration: (u64, u64),
+    /// A backlog of fewer whole nanoseconds certainly leaves room for such a packet.
+    fits_below: u64,
 }
 
 const TICKS_PER_BYTE: u64 = 8 * 1_000_000_000;
@@ -31,12 +41,8 @@ const TICKS_PER_BYTE: u64 = 8 * 1_000_000_000;
 impl Transmitter {
     /// A transmitter of `rate` with room for `limit` wire bytes; `None` is room without end.
     pub(crate) fn new(rate: Rate, limit: Option<ByteCount>) -> Self {
-        Self {
-            ticks_per_nano: rate.bps(),
-            room: limit.map(|limit| work(limit.get())),
-            free_at: (0, 0),
-            last: (0, (0, 0)),
-        }
+        let (ticks_per_nano, room) = (rate.bps(), limit.map(|limit| work(limit.get())));
+        Self { ticks_per_nano, room, free_at: (0, 0), last: Length::new(0, ticks_per_nano, room) }
     }
 
     /// When the last bit of a packet of `wire_bytes` that arrives `now` leaves; `None` if the queue has no
@@ -46,51 +52,62 @@ impl Transmitter {
     /// packet that finds the transmitter idle does not queue, and is sent whatever the limit is.
     #[inline]
     fn send(&mut self, now: Time, wire_bytes: u64) -> Option<Time> {
-        let backlog = self.unsent(now);
-        if backlog > 0 && self.room.is_some_and(|room| backlog.saturating_add(work(wire_bytes)) > room) {
-            return None;
+        if wire_bytes != self.last.wire_bytes {
+            self.last = Length::new(wire_bytes, self.ticks_per_nano, self.room);
         }
-        let (start, ticks) = if backlog > 0 { self.free_at } else { (now.as_nanos().into(), 0) };
-        if wire_bytes != self.last.0 {
-            self.last = (wire_bytes, self.time_for(wire_bytes));
-        }
-        let (nanos, rest) = self.last.1;
+        let now = now.as_nanos();
+        let (start, ticks) = if self.free_at > (now, 0) {
+            if self.free_at.0 - now >= self.last.fits_below && !self.has_room(now) {
+                return None;
+            }
+            self.free_at
+        } else {
+            (now, 0)
+        };
+        let (nanos, rest) = self.last.duration;
         // Two parts of a nanosecond are less than two nanoseconds; as a sum they may exceed a word.
         let until_next = self.ticks_per_nano - rest;
         self.free_at = match ticks.checked_sub(until_next) {
-            Some(beyond) => (start.saturating_add(nanos + 1), beyond),
+            Some(beyond) => (start.saturating_add(nanos).saturating_add(1), beyond),
             None => (start.saturating_add(nanos), ticks + rest),
         };
-        Some(self.last_departure())
+        // Rounded up, so that no packet is reported to have left before it has.
+        Some(Time::from_nanos(self.free_at.0.saturating_add((self.free_at.1 > 0).into())))
     }
 
-    /// What `wire_bytes` take: nanoseconds, and ticks of less than one.
-    fn time_for(&self, wire_bytes: u64) -> (u128, u64) {
-        if let Some(work) = wire_bytes.checked_mul(TICKS_PER_BYTE) {
-            return ((work / self.ticks_per_nano).into(), work % self.ticks_per_nano);
-        }
-        let (work, rate) = (work(wire_bytes), u128::from(self.ticks_per_nano));
-        (work / rate, (work % rate) as u64)
+    /// Whether a packet as long as the last one fits behind the backlog.
+    #[cold]
+    fn has_room(&self, now: u64) -> bool {
+        let needed = self.unsent(now).saturating_add(work(self.last.wire_bytes));
+        self.room.is_none_or(|room| needed <= room)
     }
 
     /// The ticks from `now` until all is sent.
-    #[inline]
-    fn unsent(&self, now: Time) -> u128 {
-        let (nanos, ticks) = self.free_at;
-        let rate = u128::from(self.ticks_per_nano);
-        let Some(whole) = nanos.checked_sub(now.as_nanos().into()) else { return 0 };
-        let whole = match u64::try_from(whole) {
-            // Two words at most, which needs no check.
-            Ok(nanos) => u128::from(nanos) * rate,
-            Err(_) => whole.saturating_mul(rate),
-        };
-        whole.saturating_add(ticks.into())
+    fn unsent(&self, now: u64) -> u128 {
+        match self.free_at {
+            (u64::MAX, _) => u128::MAX,
+            (nanos, ticks) => nanos.checked_sub(now).map_or(0, |whole| {
+                // Two words at most.
+                u128::from(whole) * u128::from(self.ticks_per_nano) + u128::from(ticks)
+            }),
+        }
     }
+}
 
-    /// Rounded up to the nanosecond, so that no packet is reported to have left before it has.
-    fn last_departure(&self) -> Time {
-        let (nanos, ticks) = self.free_at;
-        Time::from_nanos(u64::try_from(nanos + u128::from(ticks > 0)).unwrap_or(u64::MAX))
+impl Length {
+    fn new(wire_bytes: u64, ticks_per_nano: u64, room: Option<u128>) -> Self {
+        let nanos_of = |ticks: u128| u64::try_from(ticks / u128::from(ticks_per_nano)).unwrap_or(u64::MAX);
+        let duration = match wire_bytes.checked_mul(TICKS_PER_BYTE) {
+            // A division in one word is an order of magnitude cheaper than in two.
+            Some(work) => (work / ticks_per_nano, work % ticks_per_nano),
+            None => {
+                let work = work(wire_bytes);
+                (nanos_of(work), (work % u128::from(ticks_per_nano)) as u64)
+            }
+        };
+        // A backlog of n whole nanoseconds is less than n + 1 of them.
+        let fits_below = room.map_or(u64::MAX, |room| room.checked_sub(work(wire_bytes)).map_or(0, nanos_of));
+        Self { wire_bytes, duration, fits_below }
     }
 }
 
@@ -109,7 +126,7 @@ impl Effect for Transmitter {
 
     /// A byte partly sent counts.
     fn backlog(&self, now: Time) -> u64 {
-        u64::try_from(self.unsent(now).div_ceil(TICKS_PER_BYTE.into())).unwrap_or(u64::MAX)
+        u64::try_from(self.unsent(now.as_nanos()).div_ceil(TICKS_PER_BYTE.into())).unwrap_or(u64::MAX)
     }
 }
 

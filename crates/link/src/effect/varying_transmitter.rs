@@ -117,7 +117,7 @@ mod tests {
             let mut now = Time::ZERO;
             for (gap, bytes) in packets {
                 now += Duration::from_nanos(gap);
-                let [mut first, mut second] = [Transit::new(now, bytes as usize); 2];
+                let [mut first, mut second] = [Transit::new(now, bytes as usize, 0); 2];
                 fixed.apply(&mut first);
                 varying.apply(&mut second);
                 prop_assert_eq!((first.departure, first.loss()), (second.departure, second.loss()));
