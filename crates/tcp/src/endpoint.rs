@@ -622,8 +622,8 @@ impl Endpoint {
     /// The next segment to send now, if there is one; to be called until there is none, after anything has
     /// happened.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Segment> {
-        if let Some(reset) = self.reset.take() {
-            return Some(reset);
+        if self.reset.is_some() {
+            return self.reset.take();
         }
         match self.state {
             State::SynSent | State::SynReceived if self.handshake.due => Some(self.syn(now)),

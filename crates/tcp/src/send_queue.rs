@@ -102,13 +102,14 @@ impl Progress {
         }
     }
 
+    #[inline]
     fn note(&mut self, departure: Departure, repeated: bool) {
-        if repeated {
-            self.repeated = self.repeated.max(Some(departure));
-        } else {
-            self.sent_once = self.sent_once.max(Some(departure));
-            self.lowest_sent_once =
-                Some(self.lowest_sent_once.map_or(departure.end, |end| end.min(departure.end)));
+        let newest = if repeated { &mut self.repeated } else { &mut self.sent_once };
+        if newest.is_none_or(|newest| newest < departure) {
+            *newest = Some(departure);
+        }
+        if !repeated && self.lowest_sent_once.is_none_or(|lowest| departure.end < lowest) {
+            self.lowest_sent_once = Some(departure.end);
         }
     }
 }
@@ -240,27 +241,30 @@ impl SendQueue {
     pub(crate) fn acknowledge(&mut self, offset: u64, progress: &mut Progress) {
         progress.advanced = offset.saturating_sub(self.una);
         while let Some(front) = self.segments.front_mut().filter(|front| front.start < offset) {
-            let covered = (offset - front.start).min(u64::from(front.len));
-            let (fate, whole) = (front.fate, covered == u64::from(front.len));
-            if fate != Fate::Sacked {
-                progress.delivered += covered;
+            if front.end() > offset {
+                let covered = offset - front.start;
+                let fate = front.fate;
+                (front.start, front.len) = (offset, front.len - covered as u32);
+                if fate != Fate::Sacked {
+                    progress.delivered += covered;
+                }
+                self.discount(fate, covered);
+                break;
             }
-            match fate {
-                Fate::Sacked => self.sacked_segments -= u64::from(whole),
-                _ if whole => progress.note(front.departure(), front.repeated),
-                _ => {}
+            let Sent { len, fate, repeated, .. } = *front;
+            let departure = front.departure();
+            self.segments.pop_front();
+            let snapshot = self.snapshots.as_mut().and_then(VecDeque::pop_front);
+            if fate == Fate::Sacked {
+                self.sacked_segments -= 1;
+            } else {
+                progress.delivered += u64::from(len);
+                progress.note(departure, repeated);
+                if let Some(snapshot) = snapshot {
+                    progress.note_snapshot(snapshot);
+                }
             }
-            front.start += covered;
-            front.len -= covered as u32;
-            if whole {
-                self.segments.pop_front();
-                let snapshot = self.snapshots.as_mut().and_then(VecDeque::pop_front);
-                snapshot
-                    .filter(|_| fate != Fate::Sacked)
-                    .into_iter()
-                    .for_each(|it| progress.note_snapshot(it));
-            }
-            self.discount(fate, covered);
+            self.discount(fate, len.into());
         }
         self.una = self.una.max(offset);
         if !self.sacked.is_empty() {

@@ -9,7 +9,7 @@ use crate::congestion::{
     Request,
 };
 use crate::delivery_rate::DeliveryRate;
-use crate::recovery::{Acknowledgement, Action, Expiry, LossRecovery, Parts, TailLossProbe};
+use crate::recovery::{Acknowledgement, Action, AnyRecovery, Expiry, LossRecovery, Parts, TailLossProbe};
 use crate::rto::Rto;
 use crate::send_queue::{Piece, Progress, SendQueue};
 use crate::{Config, Recovery};
@@ -106,7 +106,7 @@ pub(crate) struct Sender {
     probe_tail: bool,
     /// New data goes before what is lost.
     new_first: bool,
-    recovery: Box<dyn LossRecovery>,
+    recovery: AnyRecovery,
     mss: u64,
     nagle: bool,
     restart_after_idle: bool,
@@ -608,11 +608,11 @@ impl Sender {
         &mut self,
         now: Time,
         first: bool,
-        tell: impl FnOnce(&mut dyn LossRecovery, &mut Expiry<'_>) -> T,
+        tell: impl FnOnce(&mut AnyRecovery, &mut Expiry<'_>) -> T,
     ) -> T {
         let (srtt, min_rtt) = (self.rto.srtt(), self.rto.min_rtt());
         let (queue, congestion) = (&mut self.queue, &mut *self.congestion);
-        tell(&mut *self.recovery, &mut Expiry { now, first, srtt, min_rtt, queue, congestion })
+        tell(&mut self.recovery, &mut Expiry { now, first, srtt, min_rtt, queue, congestion })
     }
 
     /// The threshold is half of a window, no more than it was, and two segments at least.

@@ -17,7 +17,10 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
+use dup_acks::DuplicateAcks;
 pub(crate) use probe::TailLossProbe;
+use rack::Rack;
+use selective::Selective;
 
 use crate::congestion::{CongestionControl, Phase};
 use crate::send_queue::{Piece, Progress, SendQueue};
@@ -51,11 +54,11 @@ impl Recovery {
     ];
 
     /// One at work, with those of the `parts` that it has.
-    pub(crate) fn build(self, mss: u64, parts: Parts) -> Box<dyn LossRecovery> {
+    pub(crate) fn build(self, mss: u64, parts: Parts) -> AnyRecovery {
         match self {
-            Recovery::Sack => Box::new(selective::Selective::new(mss, parts.rate_reduction)),
-            Recovery::Rack => Box::new(rack::Rack::new(mss, parts)),
-            variant => Box::new(dup_acks::DuplicateAcks::new(variant, mss, parts.limited_transmit)),
+            Recovery::Sack => AnyRecovery::Selective(Selective::new(mss, parts.rate_reduction)),
+            Recovery::Rack => AnyRecovery::Rack(Rack::new(mss, parts)),
+            variant => AnyRecovery::DuplicateAcks(DuplicateAcks::new(variant, mss, parts.limited_transmit)),
         }
     }
 
@@ -220,6 +223,92 @@ pub(crate) trait LossRecovery: fmt::Debug + Send {
     /// Whether nothing is lost, nor in doubt: a tail loss probe has a place.
     fn is_quiet(&self, queue: &SendQueue) -> bool {
         !self.is_active() && queue.lost_bytes() == 0 && queue.sacked_segments() == 0
+    }
+}
+
+/// One of the variants at work. Several of these questions are asked for each segment, and an indirect call
+/// would cost more than most answers.
+#[derive(Debug)]
+pub(crate) enum AnyRecovery {
+    DuplicateAcks(DuplicateAcks),
+    Selective(Selective),
+    Rack(Rack),
+}
+
+macro_rules! ask {
+    ($any:ident.$question:ident($($argument:ident)?)) => {
+        match $any {
+            AnyRecovery::DuplicateAcks(variant) => variant.$question($($argument)?),
+            AnyRecovery::Selective(variant) => variant.$question($($argument)?),
+            AnyRecovery::Rack(variant) => variant.$question($($argument)?),
+        }
+    };
+}
+
+impl LossRecovery for AnyRecovery {
+    #[inline]
+    fn on_ack(&mut self, ack: &mut Acknowledgement<'_>) -> Action {
+        ask!(self.on_ack(ack))
+    }
+
+    #[inline]
+    fn on_timeout(&mut self, expiry: &mut Expiry<'_>) {
+        ask!(self.on_timeout(expiry))
+    }
+
+    #[inline]
+    fn wake_at(&self) -> Time {
+        ask!(self.wake_at())
+    }
+
+    #[inline]
+    fn on_wake(&mut self, expiry: &mut Expiry<'_>) -> Action {
+        ask!(self.on_wake(expiry))
+    }
+
+    #[inline]
+    fn credit(&self) -> u64 {
+        ask!(self.credit())
+    }
+
+    #[inline]
+    fn allowance(&self) -> Option<u64> {
+        ask!(self.allowance())
+    }
+
+    #[inline]
+    fn window(&self) -> Option<u64> {
+        ask!(self.window())
+    }
+
+    #[inline]
+    fn on_sent(&mut self, bytes: u64) {
+        ask!(self.on_sent(bytes))
+    }
+
+    #[inline]
+    fn on_sent_again(&mut self, now: Time) {
+        ask!(self.on_sent_again(now))
+    }
+
+    #[inline]
+    fn rescue(&mut self, queue: &SendQueue) -> Option<Piece> {
+        ask!(self.rescue(queue))
+    }
+
+    #[inline]
+    fn is_active(&self) -> bool {
+        ask!(self.is_active())
+    }
+
+    #[inline]
+    fn phase(&self) -> Phase {
+        ask!(self.phase())
+    }
+
+    #[inline]
+    fn is_quiet(&self, queue: &SendQueue) -> bool {
+        ask!(self.is_quiet(queue))
     }
 }
 
