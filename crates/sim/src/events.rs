@@ -30,25 +30,32 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) struct Alarm {
     scheduled: Time,
+    /// It has fired, and its entry is still the earliest event: the next one takes its place.
+    firing: bool,
 }
 
 impl Default for Alarm {
     fn default() -> Self {
-        Self { scheduled: Time::MAX }
+        Self { scheduled: Time::MAX, firing: false }
     }
 }
 
 impl Alarm {
     /// Something happened to the sleeper, which wants to be woken at `due` by `event`.
+    #[inline]
     pub(crate) fn set(&mut self, events: &mut Events, due: Time, event: Event) {
         if due < self.scheduled {
             self.scheduled = due;
-            events.schedule(due, event);
+            match std::mem::take(&mut self.firing) {
+                true => events.reschedule_first(due),
+                false => events.schedule(due, event),
+            }
         }
     }
 
-    /// The earliest event is this alarm's; it is removed or postponed. Returns whether it fires now, where
-    /// `due` is the time at which its owner wants to be woken.
+    /// The earliest event is this alarm's. Returns whether it fires now, where `due` is the time at which its
+    /// owner wants to be woken: then the event is [done](Self::done) with when it has been handled, else it
+    /// is removed or postponed.
     pub(crate) fn fires(&mut self, events: &mut Events, now: Time, due: Time) -> bool {
         if self.scheduled != now {
             // An earlier one took its place.
@@ -64,9 +71,17 @@ impl Alarm {
             }
             return false;
         }
-        events.remove_first();
         self.scheduled = Time::MAX;
+        self.firing = true;
         true
+    }
+
+    /// What it fired for has been handled; meanwhile no other event was removed or postponed.
+    #[inline]
+    pub(crate) fn done(&mut self, events: &mut Events) {
+        if std::mem::take(&mut self.firing) {
+            events.remove_first();
+        }
     }
 }
 
@@ -196,12 +211,32 @@ mod tests {
         alarm.set(&mut events, at(3), Event::Alarm(0));
         let mut next = |due| {
             let (now, _) = events.next_until(Time::MAX)?;
-            Some((now, alarm.fires(&mut events, now, due)))
+            let fires = alarm.fires(&mut events, now, due);
+            alarm.done(&mut events);
+            Some((now, fires))
         };
         assert_eq!(next(at(7)), Some((at(3), false)), "due later: put off");
         assert_eq!(next(at(7)), Some((at(5), false)), "the one that was overtaken");
         assert_eq!(next(at(7)), Some((at(7), true)));
         assert_eq!(next(at(7)), None);
+    }
+
+    #[test]
+    fn an_alarm_that_is_set_while_it_fires_keeps_its_entry() {
+        let (mut events, mut alarm) = (Events::default(), Alarm::default());
+        let at = Time::from_nanos;
+        alarm.set(&mut events, at(3), Event::Alarm(7));
+        assert!(alarm.fires(&mut events, at(3), at(3)));
+        events.schedule(at(4), Event::Sample);
+        alarm.set(&mut events, at(9), Event::Alarm(7));
+        alarm.set(&mut events, at(8), Event::Alarm(7));
+        alarm.done(&mut events);
+        let mut order = Vec::new();
+        while let Some(next) = events.next_until(Time::MAX) {
+            order.push(next);
+            events.remove_first();
+        }
+        assert_eq!(order, [(at(4), Event::Sample), (at(8), Event::Alarm(7)), (at(9), Event::Alarm(7))]);
     }
 
     #[test]

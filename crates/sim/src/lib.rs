@@ -22,6 +22,7 @@ mod observer;
 mod occupancy;
 mod packet;
 mod packet_log;
+mod packets;
 mod protect;
 mod recorder;
 mod results;

@@ -116,6 +116,11 @@ impl NearEnd {
         awake
     }
 
+    /// What it was woken for has been handled.
+    pub(crate) fn awoken(&mut self, events: &mut Events) {
+        self.alarm.done(events);
+    }
+
     /// After an event at the link end: records the bytes that it holds, and schedules its next wake-up as
     /// `event`.
     pub(crate) fn settle(&mut self, now: Time, events: &mut Events, event: Event) {

@@ -1,12 +1,12 @@
 //! The directions of links, with the packets in flight.
 
 use bentpipe_link::{
-    Arrival, Arrivals, Cause, Counters, CustomEffect, Direction, Fate, ImpairmentCounters, InFlight, Link,
+    Arrivals, Cause, Counters, CustomEffect, Direction, Fate, ImpairmentCounters, InFlight, Link,
 };
 use bentpipe_units::{ByteCount, Time};
 
 use crate::link_end::NearEnd;
-use crate::packet::Packet;
+use crate::packets::{PacketId, Packets};
 use crate::protect::Frame;
 use crate::recorder::{RecordedStep, Recorder};
 use crate::scenario::{Hop, LinkSpec};
@@ -15,7 +15,7 @@ use crate::scenario::{Hop, LinkSpec};
 #[derive(Debug)]
 pub(crate) struct Pipe {
     direction: Direction,
-    in_flight: InFlight<Packet>,
+    in_flight: InFlight<PacketId>,
     /// The link end in front of it, where something is at either end of the link. Then frames are on their
     /// way, and `in_flight` is empty.
     pub(crate) near: Option<Box<NearEnd>>,
@@ -58,28 +58,61 @@ impl Pipe {
         pipe ^ 1
     }
 
-    /// Offers a packet to the transmitter. Returns its fate, and when the pipe delivers next if this packet
-    /// has changed that.
-    pub(crate) fn offer(&mut self, now: Time, packet: Packet) -> (Fate, Option<Time>) {
-        let bytes = packet.ip_length();
-        let arrivals = self.transmit(now, bytes, bytes);
-        launch(&mut self.in_flight, arrivals, packet, Packet::corrupted)
+    /// Offers a packet to the transmitter, and removes it if it is lost. Returns its fate, and when the pipe
+    /// delivers next if this packet has changed that.
+    #[inline]
+    pub(crate) fn offer(&mut self, now: Time, id: PacketId, packets: &mut Packets) -> (Fate, Option<Time>) {
+        if self.recorder.is_some() || self.direction.is_impaired() {
+            return self.offer_impaired(now, id, packets);
+        }
+        let fate = self.direction.offer(now, packets[id].ip_length());
+        let Fate::Deliver { at } = fate else {
+            packets.remove(id);
+            return (fate, None);
+        };
+        (fate, self.in_flight.launch(at, id).then_some(at))
+    }
+
+    #[inline(never)]
+    fn offer_impaired(&mut self, now: Time, id: PacketId, packets: &mut Packets) -> (Fate, Option<Time>) {
+        let bytes = packets[id].ip_length();
+        let arrivals = match self.transmit(now, bytes, bytes) {
+            Ok(arrivals) => arrivals,
+            Err(cause) => {
+                packets.remove(id);
+                return (Fate::Drop(cause), None);
+            }
+        };
+        let duplicate = arrivals.duplicate.map(|copy| {
+            let is_corrupted = copy.flipped_bit.is_some();
+            let packet = packets[id];
+            packets.insert(if is_corrupted { packet.corrupted() } else { packet })
+        });
+        packets[id].corrupted |= arrivals.packet.flipped_bit.is_some();
+        launch(&mut self.in_flight, &arrivals, id, duplicate)
     }
 
     /// The next packet, if it has arrived; with it, when the one after it will.
-    pub(crate) fn deliver(&mut self, now: Time) -> Option<(Packet, Option<Time>)> {
+    #[inline]
+    pub(crate) fn deliver(&mut self, now: Time, packets: &Packets) -> Option<(PacketId, Option<Time>)> {
         let delivered = deliver(&mut self.in_flight, now);
-        if let (Some(recorder), Some((packet, _))) = (&mut self.recorder, &delivered) {
-            recorder.arrived(now, packet.ip_length());
+        if let (Some(recorder), Some((id, _))) = (&mut self.recorder, &delivered) {
+            recorder.arrived(now, packets[*id].ip_length());
         }
         delivered
     }
 
     /// As [`offer`](Self::offer), on a link with something at its ends.
     pub(crate) fn offer_frame(&mut self, now: Time, frame: Frame) -> (Fate, Option<Time>) {
-        let arrivals = self.transmit(now, frame.length(), frame.ip_length());
+        let arrivals = match self.transmit(now, frame.length(), frame.ip_length()) {
+            Ok(arrivals) => arrivals,
+            Err(cause) => return (Fate::Drop(cause), None),
+        };
+        let corrupted = |frame: Frame, is_corrupted| if is_corrupted { frame.corrupted() } else { frame };
+        let duplicate = arrivals.duplicate.map(|copy| corrupted(frame.clone(), copy.flipped_bit.is_some()));
+        let frame = corrupted(frame, arrivals.packet.flipped_bit.is_some());
         let near = self.near.as_mut().expect("frames are sent by a link end");
-        launch(&mut near.in_flight, arrivals, frame, Frame::corrupted)
+        launch(&mut near.in_flight, &arrivals, frame, duplicate)
     }
 
     /// As [`deliver`](Self::deliver), on a link with something at its ends.
@@ -128,30 +161,20 @@ impl Pipe {
 
 /// Adds the copies of a packet that arrive to those in flight. Returns its fate, and the next arrival if that
 /// has become an earlier one.
-#[inline]
-fn launch<T: Clone>(
+fn launch<T>(
     in_flight: &mut InFlight<T>,
-    arrivals: Result<Arrivals, Cause>,
+    arrivals: &Arrivals,
     packet: T,
-    corrupt: impl Fn(T) -> T,
+    duplicate: Option<T>,
 ) -> (Fate, Option<Time>) {
-    let (at, is_next) = match arrivals {
-        Err(cause) => return (Fate::Drop(cause), None),
-        Ok(Arrivals { packet: Arrival { at, flipped_bit: None }, duplicate: None, .. }) => {
-            (at, in_flight.launch(at, packet))
-        }
-        Ok(Arrivals { packet: arrival, duplicate, .. }) => {
-            let mut launch = |copy: Arrival| {
-                let packet = packet.clone();
-                in_flight.launch(copy.at, if copy.flipped_bit.is_some() { corrupt(packet) } else { packet })
-            };
-            let is_duplicate_next = duplicate.is_some_and(&mut launch);
-            (arrival.at, launch(arrival) || is_duplicate_next)
-        }
-    };
+    let at = arrivals.packet.at;
+    let copies = arrivals.duplicate.zip(duplicate);
+    let is_duplicate_next = copies.is_some_and(|(copy, duplicate)| in_flight.launch(copy.at, duplicate));
+    let is_next = in_flight.launch(at, packet) || is_duplicate_next;
     (Fate::Deliver { at }, in_flight.next_at().filter(|_| is_next))
 }
 
+#[inline]
 fn deliver<T>(in_flight: &mut InFlight<T>, now: Time) -> Option<(T, Option<Time>)> {
     let (_, packet) = in_flight.pop_due(now)?;
     Some((packet, in_flight.next_at()))

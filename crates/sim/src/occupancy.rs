@@ -9,19 +9,17 @@ pub(crate) struct Occupancy {
     at: Time,
     bytes: u64,
     most: u64,
-    byte_seconds: f64,
+    byte_nanos: u128,
 }
 
 impl Occupancy {
     pub(crate) fn since(since: Time) -> Self {
-        Self { since, at: since, bytes: 0, most: 0, byte_seconds: 0.0 }
+        Self { since, at: since, bytes: 0, most: 0, byte_nanos: 0 }
     }
 
     pub(crate) fn observe(&mut self, now: Time, bytes: u64) {
-        // An empty buffer, as most are most of the time, adds nothing.
-        if self.bytes > 0 {
-            self.byte_seconds += self.bytes as f64 * (now - self.at).as_secs_f64();
-        }
+        let nanos = now.as_nanos().saturating_sub(self.at.as_nanos());
+        self.byte_nanos += u128::from(self.bytes) * u128::from(nanos);
         (self.at, self.bytes, self.most) = (now, bytes, self.most.max(bytes));
     }
 
@@ -32,7 +30,7 @@ impl Occupancy {
     /// The most at any time, and the mean until `end`.
     pub(crate) fn most_and_mean(mut self, end: Time) -> (u64, f64) {
         self.observe(end, self.bytes);
-        let seconds = (end - self.since).as_secs_f64();
-        (self.most, if seconds > 0.0 { self.byte_seconds / seconds } else { 0.0 })
+        let nanos = end.as_nanos().saturating_sub(self.since.as_nanos());
+        (self.most, if nanos > 0 { self.byte_nanos as f64 / nanos as f64 } else { 0.0 })
     }
 }

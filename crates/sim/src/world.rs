@@ -21,6 +21,7 @@ use crate::flow::Flow;
 use crate::network::Pipe;
 use crate::observer::{Observer, OfferedPacket, PacketStep, SenderEvent};
 use crate::packet::{Packet, Payload};
+use crate::packets::{PacketId, Packets};
 use crate::recorder::RecordedStep;
 use crate::results::{RunResult, collect};
 use crate::scenario::{FlowSpec, Hop, LegSpec, Scenario};
@@ -75,8 +76,9 @@ pub(crate) struct World<'a> {
     events: Events,
     handled: u64,
     pipes: Vec<Pipe>,
+    packets: Packets,
     /// Packets that link ends have passed to their nodes while the current event was handled.
-    delivered: VecDeque<Packet>,
+    delivered: VecDeque<PacketId>,
     endpoints: Vec<Endpoint>,
     attachments: Vec<Attachment>,
     shares: Vec<SharedDirection>,
@@ -125,6 +127,7 @@ impl<'a> World<'a> {
             end: Time::ZERO + scenario.duration,
             events: Events::default(),
             handled: 0,
+            packets: Packets::default(),
             delivered: VecDeque::new(),
             endpoints: Vec::new(),
             attachments: Vec::new(),
@@ -210,7 +213,7 @@ impl<'a> World<'a> {
     }
 
     fn arrive(&mut self, pipe: u32) {
-        let Some((packet, next)) = self.pipes[pipe as usize].deliver(self.now) else {
+        let Some((id, next)) = self.pipes[pipe as usize].deliver(self.now, &self.packets) else {
             // A packet that has overtaken the one of this event had an event of its own.
             return self.events.remove_first();
         };
@@ -220,35 +223,40 @@ impl<'a> World<'a> {
             None => self.events.remove_first(),
         }
         if self.captures_packets {
-            self.capture_received(pipe, packet);
+            self.capture_received(pipe, self.packets[id]);
         }
-        self.pass_on(packet);
+        self.pass_on(id);
     }
 
     /// A packet has crossed a link: it goes over the next one, or it has arrived.
     // The path of every packet: link ends use it too, which must not cost packets that meet none.
     #[inline(always)]
-    fn pass_on(&mut self, packet: Packet) {
-        let place = &self.attachments[packet.from as usize];
-        if packet.hop as usize == place.path.len() {
-            let peer = place.peer as usize;
-            let Payload::Tcp(segment) = &packet.payload else {
-                return self.end_branch(peer, packet);
-            };
-            if packet.corrupted {
-                return;
-            }
-            if self.follows_senders {
-                self.report_received(peer, *segment);
-            }
-            let was = self.endpoints[peer].state();
+    fn pass_on(&mut self, id: PacketId) {
+        let packet = &self.packets[id];
+        let attachment = &self.attachments[packet.from as usize];
+        if let Some(&next) = attachment.path.get(packet.hop as usize) {
+            return self.forward(next, id);
+        }
+        let peer = attachment.peer as usize;
+        if self.follows_senders {
+            self.report_received(peer, id);
+        }
+        let packet = &self.packets[id];
+        let Payload::Tcp(segment) = &packet.payload else {
+            let packet = self.packets.remove(id);
+            return self.end_branch(peer, packet);
+        };
+        let is_intact = !packet.corrupted;
+        let was = self.endpoints[peer].state();
+        if is_intact {
             self.endpoints[peer].on_segment(self.now, segment);
+        }
+        self.packets.remove(id);
+        if is_intact {
             if was != State::Established && self.endpoints[peer].state() == State::Established {
                 self.open_next(peer);
             }
             self.service(peer);
-        } else {
-            self.forward(packet);
         }
     }
 
@@ -259,6 +267,7 @@ impl<'a> World<'a> {
         }
         self.endpoints[endpoint].on_timer(self.now);
         self.service(endpoint);
+        self.attachments[endpoint].alarm.done(&mut self.events);
     }
 
     fn start(&mut self, flow: usize) {
@@ -333,7 +342,7 @@ impl<'a> World<'a> {
                 self.report_sent(endpoint, segment);
             }
             let (carries_data, payload) = (segment.len > 0, Payload::Tcp(segment));
-            self.forward(Packet { payload, from: endpoint as u32, hop: 0, corrupted: false });
+            self.send(Packet { payload, from: endpoint as u32, hop: 0, corrupted: false });
             if let Some(slot) = self.attachments[endpoint].slot.filter(|_| carries_data) {
                 self.start_sender(slot);
             }
@@ -345,24 +354,33 @@ impl<'a> World<'a> {
         self.attachments[endpoint].alarm.set(&mut self.events, due, Event::Wake(endpoint as u32));
     }
 
-    fn forward(&mut self, mut packet: Packet) {
-        let pipe = self.attachments[packet.from as usize].path[packet.hop as usize];
-        if !self.shares.is_empty() && !self.admit(pipe, &packet) {
+    /// A packet leaves its sender.
+    #[inline(always)]
+    fn send(&mut self, packet: Packet) {
+        let first = self.attachments[packet.from as usize].path[packet.hop as usize];
+        let id = self.packets.insert(packet);
+        self.forward(first, id);
+    }
+
+    fn forward(&mut self, pipe: u32, id: PacketId) {
+        if !self.shares.is_empty() && !self.admit(pipe, id) {
+            self.packets.remove(id);
             return;
         }
         if self.pipes[pipe as usize].near.is_some() {
+            let packet = self.packets.remove(id);
             return self.pass_link_end(pipe, packet);
         }
         if self.watches_offers {
-            return self.forward_watched(pipe, packet);
+            return self.forward_watched(pipe, id);
         }
-        packet.hop += 1;
-        self.offer(pipe, packet);
+        self.packets[id].hop += 1;
+        self.offer(pipe, id);
     }
 
     #[inline(always)]
-    fn offer(&mut self, pipe: u32, packet: Packet) -> Fate {
-        let (fate, next) = self.pipes[pipe as usize].offer(self.now, packet);
+    fn offer(&mut self, pipe: u32, id: PacketId) -> Fate {
+        let (fate, next) = self.pipes[pipe as usize].offer(self.now, id, &mut self.packets);
         if let Some(next) = next {
             self.events.schedule(next, Event::Arrival(pipe));
         }
@@ -371,8 +389,10 @@ impl<'a> World<'a> {
     }
 
     #[inline(never)]
-    fn forward_watched(&mut self, pipe: u32, packet: Packet) {
-        let fate = self.offer(pipe, Packet { hop: packet.hop + 1, ..packet });
+    fn forward_watched(&mut self, pipe: u32, id: PacketId) {
+        let packet = self.packets[id];
+        self.packets[id].hop += 1;
+        let fate = self.offer(pipe, id);
         self.report(pipe, &packet, fate);
         self.capture_sent(pipe, &packet, fate);
     }
@@ -392,8 +412,11 @@ impl<'a> World<'a> {
     // Functions of their own, which take values: packets that nobody watches need no place in memory for that.
 
     #[inline(never)]
-    fn report_received(&mut self, endpoint: usize, segment: Segment) {
-        self.report_sender(endpoint, &SenderEvent::Received(&segment));
+    fn report_received(&mut self, endpoint: usize, id: PacketId) {
+        let packet = self.packets[id];
+        if let (Payload::Tcp(segment), false) = (&packet.payload, packet.corrupted) {
+            self.report_sender(endpoint, &SenderEvent::Received(segment));
+        }
     }
 
     #[inline(never)]

@@ -35,6 +35,9 @@ impl World<'_> {
         if alarm.fires(&mut self.events, self.now, due) {
             bundle_nodes.on_alarm(hop, &mut self.endpoints[endpoint..endpoint + 2]);
             self.service_bundles(number);
+            if let Some(bundle_nodes) = &mut self.flows[number].bundle_nodes {
+                bundle_nodes.alarm(hop).1.done(&mut self.events);
+            }
         }
     }
 }

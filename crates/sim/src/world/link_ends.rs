@@ -12,8 +12,8 @@ impl World<'_> {
     /// Forwards the packets that link ends have passed to their nodes.
     #[inline(never)]
     pub(super) fn forward_delivered(&mut self) {
-        while let Some(packet) = self.delivered.pop_front() {
-            self.pass_on(packet);
+        while let Some(id) = self.delivered.pop_front() {
+            self.pass_on(id);
         }
     }
 
@@ -54,6 +54,9 @@ impl World<'_> {
         };
         if near.wake(self.now, &mut self.events) {
             self.serve(pipe);
+            if let Some(near) = &mut self.pipes[pipe as usize].near {
+                near.awoken(&mut self.events);
+            }
         }
     }
 
@@ -82,9 +85,13 @@ impl World<'_> {
             {
                 packet.hop = hop as u16;
             }
-            let link = path[packet.hop as usize];
-            debug_assert_eq!(link, Pipe::back(pipe), "a packet of another link: {packet:?}");
-            self.delivered.push_back(Packet { hop: packet.hop + 1, ..packet });
+            debug_assert_eq!(
+                path[packet.hop as usize],
+                Pipe::back(pipe),
+                "a packet of another link: {packet:?}"
+            );
+            packet.hop += 1;
+            self.delivered.push_back(self.packets.insert(packet));
         }
         near.settle(self.now, &mut self.events, Event::Alarm(pipe));
     }

@@ -12,7 +12,7 @@ use bentpipe_units::{Rate, Time};
 use super::World;
 use crate::events::Event;
 use crate::network::Pipe;
-use crate::packet::Packet;
+use crate::packets::PacketId;
 use crate::scenario::{Hop, LegSpec, LinkSpec, Scenario};
 
 /// The interval between two allocations while a sender is active.
@@ -180,7 +180,8 @@ impl World<'_> {
 
     /// Counts a packet that is offered to a direction that is shared out, unless it is data of a member.
     /// False if it is too much, and dropped: then it does not count.
-    pub(super) fn admit(&mut self, pipe: u32, packet: &Packet) -> bool {
+    pub(super) fn admit(&mut self, pipe: u32, id: PacketId) -> bool {
+        let packet = &self.packets[id];
         let mut leaves = true;
         let slot = self.attachments[packet.from as usize].slot.filter(|_| packet.carries_data());
         for (number, share) in self.shares.iter_mut().enumerate().filter(|(_, share)| share.pipe == pipe) {

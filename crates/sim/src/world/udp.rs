@@ -58,6 +58,6 @@ impl World<'_> {
 
     fn enter_branch(&mut self, branch: u32, packet: Packet) {
         let from = self.endpoints.len() as u32 + branch;
-        self.forward(Packet { from, hop: 0, ..packet });
+        self.send(Packet { from, hop: 0, ..packet });
     }
 }
