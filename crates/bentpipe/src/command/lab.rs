@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
-use bentpipe_lab::experiment::{self, Experiment, Progress};
+use bentpipe_lab::experiment::{self, Experiment, Progress, SharedRuns};
 use bentpipe_lab::report::{Journal, PAGE, Report, Started};
 use bentpipe_lab::results::{self, Invocation, Plan, Results, Written};
 use bentpipe_testbed::require;
@@ -218,12 +218,12 @@ impl Run {
         journal: &Journal,
         mut keep: impl FnMut(usize, Started, anyhow::Result<Results>, &MultiProgress) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let (bars, next) = (MultiProgress::new(), AtomicUsize::new(0));
+        let (bars, shared, next) = (MultiProgress::new(), SharedRuns::default(), AtomicUsize::new(0));
         let mut running: Vec<Option<Started>> = runs.iter().map(|_| None).collect();
         std::thread::scope(|scope| {
             let (sender, news) = mpsc::channel();
             for _ in 0..self.at_once(runs.len()) {
-                let (sender, bars, next) = (sender.clone(), &bars, &next);
+                let (sender, bars, shared, next) = (sender.clone(), &bars, &shared, &next);
                 scope.spawn(move || {
                     let indexes = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
                     for index in indexes.take_while(|index| *index < runs.len()) {
@@ -232,7 +232,8 @@ impl Run {
                             return;
                         }
                         let quick = self.is_quick(world);
-                        let results = run_with_progress(experiment, world, self.seed, quick, plan, bars);
+                        let results =
+                            run_with_progress(experiment, world, self.seed, quick, plan, shared, bars);
                         let _ = sender.send((index, Some(results)));
                     }
                 });
@@ -340,9 +341,10 @@ fn run_with_progress(
     first_seed: u64,
     quick: bool,
     plan: Plan,
+    shared: &SharedRuns,
     bars: &MultiProgress,
 ) -> anyhow::Result<Results> {
-    let progress = Progress::default();
+    let progress = Progress::sharing(shared);
     let style = ProgressStyle::with_template(BAR).expect("the template is valid");
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
     let bar = bar.with_style(style).with_prefix(experiment.name);

@@ -33,6 +33,7 @@ mod rain_fade;
 mod return_link;
 mod runner;
 mod shared_leg;
+mod shared_runs;
 mod short_downloads;
 mod snoop_senders;
 mod surrey;
@@ -52,6 +53,7 @@ use crate::table::Table;
 use curves::{Curves, Measure, Scheme, listed, rows};
 use load::Load;
 use runner::{Lab, Runs, over_seeds};
+pub use shared_runs::SharedRuns;
 
 /// An experiment of the literature.
 #[derive(Debug, Clone, Copy)]
@@ -138,9 +140,15 @@ pub fn find(name: &str) -> Result<&'static Experiment, Error> {
 pub struct Progress {
     planned: AtomicU64,
     done: AtomicU64,
+    shared: SharedRuns,
 }
 
 impl Progress {
+    /// Nothing done yet by this experiment, which does not repeat what others have run.
+    pub fn sharing(shared: &SharedRuns) -> Self {
+        Self { shared: shared.clone(), ..Self::default() }
+    }
+
     /// Runs completed, and runs planned so far.
     pub fn get(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.planned.load(Ordering::Relaxed))

@@ -166,19 +166,30 @@ impl Lab<'_> {
         let scenario =
             |index: usize, seed: u64| &by_seed[seed.wrapping_sub(self.seeds.first) as usize][index];
         let count = schemes.len() * points.len();
-        Ok(rows(self.observe_each(Load::of, count, scenario, || Unobserved)?, points.len()))
+        Ok(rows(self.run_each(Load::of, count, scenario)?, points.len()))
     }
 
     /// Runs each scenario with each seed: in virtual time on all cores, on the kernel several at a time. The
     /// results are in the order of the scenarios.
     pub(super) fn run(&self, scenarios: &[Scenario]) -> Result<Vec<Runs>, Error> {
-        self.observe(scenarios, || Unobserved)
+        self.run_each(Load::of, scenarios.len(), |index, _| &scenarios[index])
     }
 
     /// The same for scenarios that are nearly idle, because their packets wait for seconds: on the kernel
     /// many more of them run at a time.
     pub(super) fn run_idle(&self, scenarios: &[Scenario]) -> Result<Vec<Runs>, Error> {
-        self.observe_each(|_| load::NEARLY_IDLE, scenarios.len(), |index, _| &scenarios[index], || Unobserved)
+        self.run_each(|_| load::NEARLY_IDLE, scenarios.len(), |index, _| &scenarios[index])
+    }
+
+    /// Runs that nothing observes: in virtual time those of other experiments are not repeated.
+    fn run_each<'s>(
+        &self,
+        load: impl Fn(&Scenario) -> Load + Sync,
+        count: usize,
+        scenario: impl Fn(usize, u64) -> &'s Scenario + Sync,
+    ) -> Result<Vec<Runs>, Error> {
+        let simulate = |scenario: &Scenario, seed| (self.progress.shared.run(scenario, seed), Unobserved);
+        self.each(load, count, scenario, || Unobserved, simulate)
     }
 
     /// The same, with an observer for each run.
@@ -187,17 +198,22 @@ impl Lab<'_> {
         scenarios: &[Scenario],
         observer: impl Fn() -> O + Sync,
     ) -> Result<Vec<Runs<O>>, Error> {
-        self.observe_each(Load::of, scenarios.len(), |index, _| &scenarios[index], observer)
+        let simulate = |scenario: &Scenario, seed| {
+            let mut observer = observer();
+            (run(scenario, seed, &mut observer), observer)
+        };
+        self.each(Load::of, scenarios.len(), |index, _| &scenarios[index], &observer, simulate)
     }
 
-    /// Runs `count` scenarios, of which `scenario` has one for each index and seed; on the kernel as many at
-    /// once as their `load` allows.
-    fn observe_each<'s, O: Observer + Send + Sync + 'static>(
+    /// Runs `count` scenarios, of which `scenario` has one for each index and seed: in virtual time by
+    /// `simulate`, on the kernel as many at once as their `load` allows.
+    fn each<'s, O: Observer + Send + Sync + 'static>(
         &self,
         load: impl Fn(&Scenario) -> Load + Sync,
         count: usize,
         scenario: impl Fn(usize, u64) -> &'s Scenario + Sync,
         observer: impl Fn() -> O + Sync,
+        simulate: impl Fn(&Scenario, u64) -> (RunResult, O) + Sync,
     ) -> Result<Vec<Runs<O>>, Error> {
         let (call, known) = self.done.next::<O>();
         let mut runs = known.unwrap_or_else(|| vec![Runs(Vec::new()); count]);
@@ -207,8 +223,8 @@ impl Lab<'_> {
         let place = |job: u64| ((job / fresh) as usize, self.seeds.first.wrapping_add(done + job % fresh));
         let results = match self.world {
             World::Sim => self.in_parallel(jobs, |job| {
-                let ((index, seed), mut observer) = (place(job), observer());
-                Ok((run(scenario(index, seed), seed, &mut observer), observer))
+                let (index, seed) = place(job);
+                Ok(simulate(scenario(index, seed), seed))
             })?,
             // The pool's threads begin far apart in the list: its schemes load the machine at the same time,
             // not in turn.
