@@ -203,7 +203,7 @@ impl Direction {
     /// copies, this is the fate of the packet itself.
     ///
     /// Time never goes back: a `now` before that of an earlier call is taken as the latest one.
-    #[inline]
+    #[inline(always)]
     pub fn offer(&mut self, now: Time, bytes: usize) -> Fate {
         if self.is_impaired() {
             return match self.transmit(now, bytes, bytes) {
@@ -255,7 +255,7 @@ impl Direction {
     }
 
     /// Lets all effects of the link act on a packet.
-    #[inline]
+    #[inline(always)]
     fn carry(&mut self, now: Time, bytes: usize) -> Transit {
         self.latest = self.latest.max(now);
         let mut packet = Transit::new(self.latest, bytes, self.delay);

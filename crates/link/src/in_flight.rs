@@ -20,7 +20,7 @@ impl<T> Default for InFlight<T> {
 impl<T> InFlight<T> {
     /// Adds a packet that arrives `at` this time, behind those that arrive at the same time. Whether it is
     /// now the next one.
-    #[inline]
+    #[inline(always)]
     pub fn launch(&mut self, at: Time, packet: T) -> bool {
         let last = self.0.back().map(|last| last.0);
         if last.is_some_and(|last| last > at) {

@@ -138,6 +138,7 @@ impl Events {
     }
 
     /// Replaces the earliest event by the next one of its source, at `at`.
+    #[inline]
     pub(crate) fn reschedule_first(&mut self, at: Time) {
         let key = self.next_key(at);
         if self.len > 0 {

@@ -60,7 +60,8 @@ impl Pipe {
 
     /// Offers a packet to the transmitter, and removes it if it is lost. Returns its fate, and when the pipe
     /// delivers next if this packet has changed that.
-    #[inline]
+    // The path of every packet, from one place of the event loop.
+    #[inline(always)]
     pub(crate) fn offer(&mut self, now: Time, id: PacketId, packets: &mut Packets) -> (Fate, Option<Time>) {
         if self.recorder.is_some() || self.direction.is_impaired() {
             return self.offer_impaired(now, id, packets);

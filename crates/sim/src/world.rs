@@ -388,7 +388,7 @@ impl<'a> World<'a> {
         fate
     }
 
-    #[inline(never)]
+    #[cold]
     fn forward_watched(&mut self, pipe: u32, id: PacketId) {
         let packet = self.packets[id];
         self.packets[id].hop += 1;

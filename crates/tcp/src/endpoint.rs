@@ -289,6 +289,7 @@ impl Endpoint {
     }
 
     /// When to call [`on_timer`](Self::on_timer) next; [`Time::MAX`] for never. An earlier call does no harm.
+    #[inline]
     pub fn wake_at(&self) -> Time {
         match self.state {
             State::SynSent | State::SynReceived => self.handshake.timer,
@@ -316,6 +317,7 @@ impl Endpoint {
         }
     }
 
+    #[cold]
     fn on_handshake_timer(&mut self, now: Time) {
         let schedule = self.schedule();
         if self.handshake.expire(now, &schedule, self.config.user_timeout) {
@@ -369,6 +371,7 @@ impl Endpoint {
 
     /// A segment that belongs to no connection, or acknowledges data that was never sent, is answered with a
     /// reset (RFC 9293 §3.10.7.1).
+    #[cold]
     fn refuse(&mut self, segment: &Segment) {
         self.reset = match (segment.is_rst(), segment.is_ack()) {
             (true, _) => None,
@@ -381,6 +384,7 @@ impl Endpoint {
         };
     }
 
+    #[cold]
     fn on_syn(&mut self, now: Time, segment: &Segment) {
         if segment.is_rst() {
             return;
@@ -417,6 +421,7 @@ impl Endpoint {
         segment.is_ack() && segment.ack == sequence_of(self.initial_send, 1)
     }
 
+    #[cold]
     fn on_answer(&mut self, now: Time, segment: &Segment) {
         if segment.is_ack() && !self.acknowledges_syn(segment) {
             return self.refuse(segment);
@@ -443,6 +448,7 @@ impl Endpoint {
         }
     }
 
+    #[cold]
     fn on_third(&mut self, now: Time, segment: &Segment) {
         let start = offset_of(self.initial_receive, segment.seq, self.receiver.nxt());
         if !segment.is_syn() && start.is_none_or(|start| !self.is_acceptable(segment, start)) {
@@ -567,7 +573,9 @@ impl Endpoint {
         let same_window = self.sender.edge() == ack + window;
         self.sender.set_window(start, ack, window);
         let duplicate = ack == una && segment.len == 0 && !segment.is_fin() && same_window;
-        let echo = self.echoed_rtt(now, segment);
+        // Most segments that a receiver gets acknowledge nothing.
+        let is_idle = self.sender.awaits_nothing() && segment.sack.is_empty();
+        let echo = if is_idle { None } else { self.echoed_rtt(now, segment) };
         let (initial, selective) = (self.initial_send, self.sender.selective);
         let blocks = segment.sack.as_slice().iter().filter(|_| selective).filter_map(|&(first, end)| {
             Some((offset_of(initial, first, ack)?, offset_of(initial, end, ack)?))
@@ -632,6 +640,7 @@ impl Endpoint {
         }
     }
 
+    #[cold]
     fn syn(&mut self, now: Time) -> Segment {
         let answer = self.state == State::SynReceived;
         let schedule = self.schedule();

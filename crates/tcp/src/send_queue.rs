@@ -444,6 +444,7 @@ impl SendQueue {
     }
 
     /// The first lost segment that has not been sent again (RFC 6675 §4, NextSeg rule 1).
+    #[inline]
     pub(crate) fn next_lost(&mut self) -> Option<Piece> {
         if self.lost_bytes == 0 {
             return None;

@@ -288,6 +288,7 @@ impl Sender {
     }
 
     /// When it wants to be woken: the timer, or the next segment's turn where segments are paced.
+    #[inline]
     pub(crate) fn wake_at(&self) -> Time {
         let probe = self.probes_tail.map_or(Time::MAX, |probe| probe.due_at());
         let timer = self.timer.min(probe).min(self.recovery.wake_at());
@@ -321,6 +322,12 @@ impl Sender {
         }
     }
 
+    /// Nothing is out that an acknowledgement could be of, and nothing counts acknowledgements as such.
+    #[inline]
+    pub(crate) fn awaits_nothing(&self) -> bool {
+        self.queue.outstanding() == 0 && self.delivery_rate.is_none() && !self.counts_packets && !self.reports
+    }
+
     /// An acknowledgement of everything before `ack`, with SACK blocks. `duplicate`: it carries no data and
     /// changes nothing (RFC 5681 §2); `echo` is the round-trip time by the timestamps.
     pub(crate) fn on_ack(
@@ -331,13 +338,7 @@ impl Sender {
         duplicate: bool,
         echo: Option<Duration>,
     ) {
-        if self.queue.outstanding() == 0
-            && self.delivery_rate.is_none()
-            && !self.counts_packets
-            && !self.reports
-            && blocks.clone().next().is_none()
-        {
-            // As with most segments that a receiver gets: nothing is out that it could acknowledge.
+        if self.awaits_nothing() && blocks.clone().next().is_none() {
             (self.timer, self.expiries, self.new_first) = (Time::MAX, 0, false);
             return;
         }
@@ -393,6 +394,7 @@ impl Sender {
         }
     }
 
+    #[inline(never)]
     fn sample_rate(&mut self, now: Time, progress: &Progress, before: u64, lost: u64, rtt: Option<Duration>) {
         let (bytes, in_flight) = (progress.delivered, self.in_flight());
         let Some(rate) = &mut self.delivery_rate else { return };
@@ -416,6 +418,7 @@ impl Sender {
     }
 
     /// Nothing was sent because the application has written no more.
+    #[inline(never)]
     fn note_application_limit(&mut self) {
         let unsent = self.written.saturating_sub(self.queue.nxt());
         let is_limit = unsent < self.mss
@@ -536,6 +539,7 @@ impl Sender {
 
     /// The time for a tail loss probe begins anew where something has been sent or acknowledged (`anew`);
     /// there is none while losses are known or suspected.
+    #[inline]
     fn schedule_probe(&mut self, now: Time, anew: bool) {
         let Some(probe) = &mut self.probes_tail else { return };
         if self.queue.outstanding() == 0 || !self.recovery.is_quiet(&self.queue) {
@@ -598,6 +602,7 @@ impl Sender {
     }
 
     /// Time is over for segments that could have been overtaken.
+    #[inline(never)]
     fn on_reordering_timer(&mut self, now: Time) {
         let action: Action = self.expire(now, false, |recovery, expiry| recovery.on_wake(expiry));
         self.counters.recoveries += u64::from(action.begins);
@@ -718,6 +723,7 @@ impl Sender {
         if self.reduces_at_once { self.congestion.cwnd() } else { self.congestion.flight_limit() }
     }
 
+    #[inline]
     fn send_new(&mut self, now: Time, len: u64) -> Outgoing {
         let after_pause = self.queue.outstanding() == 0;
         if after_pause {
@@ -740,6 +746,7 @@ impl Sender {
 
     /// A tail loss probe, beyond the window: a new segment if there is one and the other side has room, or
     /// the last one again (RFC 8985 §7.3).
+    #[cold]
     fn send_probe(&mut self, now: Time) -> Option<Outgoing> {
         let outgoing = match self.new_data() {
             Some((len, fin)) => Some((self.send_new(now, len + u64::from(fin)), false)),
@@ -756,6 +763,7 @@ impl Sender {
         Some(outgoing)
     }
 
+    #[inline(never)]
     fn send_again(&mut self, now: Time, piece: Piece) -> Outgoing {
         self.queue.sent_again(piece.start, now);
         // Or the timer would expire before the answer, which a repetition that was lost has had to wait for.
@@ -767,6 +775,7 @@ impl Sender {
         self.sent(now, piece, false)
     }
 
+    #[inline]
     fn sent(&mut self, now: Time, piece: Piece, after_pause: bool) -> Outgoing {
         if self.counts_packets {
             self.congestion.on_sent(now, after_pause);
@@ -816,6 +825,7 @@ impl Sender {
     /// The other side's window is closed, or too small for a segment that is worth it, and nothing is
     /// outstanding whose acknowledgement would open it: it is to be probed. What room there is serves as a
     /// probe, for the receiver may wait for it (RFC 9293 §3.8.6.2.1, rule 4).
+    #[cold]
     fn persist(&mut self, now: Time) -> Option<Outgoing> {
         if self.timer == Time::MAX {
             self.waiting_since = now;

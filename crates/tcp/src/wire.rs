@@ -37,17 +37,22 @@ pub enum WireError {
 impl Segment {
     /// Bytes of the TCP header with its options, a multiple of four.
     // Each link asks for it.
-    #[inline]
+    #[inline(always)]
     pub fn header_length(&self) -> usize {
-        let syn = self.syn.map_or(0, |syn| {
+        let syn = if self.syn.is_some() { self.syn_options_length() } else { 0 };
+        let timestamps = 12 * usize::from(self.timestamps.is_some());
+        let sack = if self.sack.is_empty() { 0 } else { 4 + 8 * self.sack.len() };
+        HEADER + syn + timestamps + sack + self.congestion.length()
+    }
+
+    #[cold]
+    fn syn_options_length(&self) -> usize {
+        self.syn.map_or(0, |syn| {
             4 * usize::from(syn.mss.is_some())
                 + 4 * usize::from(syn.window_scale.is_some())
                 // In the two bytes of padding that timestamps would need, where there are timestamps.
                 + 4 * usize::from(syn.sack_permitted && self.timestamps.is_none())
-        });
-        let timestamps = 12 * usize::from(self.timestamps.is_some());
-        let sack = if self.sack.is_empty() { 0 } else { 4 + 8 * self.sack.len() };
-        HEADER + syn + timestamps + sack + self.congestion.length()
+        })
     }
 
     /// Appends the TCP header to `wire`; the checksum, which covers payload and addresses too, is left zero.
