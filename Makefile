@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-ltp bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn conformance neighbours squid unsplit kernels python wheel bench-python setup deny fuzz soak package try-package router openwrt image arm64 web clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-ltp bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn conformance neighbours squid unsplit kernels python wheel bench-python setup deny fuzz soak optimised package try-package router openwrt image arm64 web clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -157,6 +157,10 @@ wheel: setup ## the Python package as a wheel for CPython from 3.9 on: target/py
 bench-python: setup ## 10,000 runs in Python: on one core, on all, on Dask's workers, and with one of them killed
 	scripts/setup-peers python
 	scripts/python bench $(OPTIONS)
+
+optimised: setup ## a program that simulates faster, compiled for what simulations do: target/optimised/release/bentpipe; a quarter of an hour
+	@scripts/setup-peers llvm
+	scripts/optimise
 
 package: setup ## the Debian package, target/package/bentpipe_VERSION_ARCH.deb
 	$(CARGO) build --release --locked -p bentpipe

@@ -124,6 +124,7 @@ mod tests {
     use bentpipe_units::Time;
 
     use super::*;
+    use crate::packets::PacketId;
 
     fn packet() -> Packet {
         let mut sack = SackBlocks::default();
@@ -197,8 +198,8 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_on_a_link_without_agents_takes_104_bytes() {
-        assert_eq!(size_of::<(Time, Packet)>(), 104);
+    fn a_packet_on_a_link_without_agents_takes_112_bytes() {
+        assert_eq!(size_of::<(Time, PacketId)>() + size_of::<Packet>(), 112);
         assert_eq!(size_of::<(Time, crate::protect::Frame)>(), 144);
     }
 }
