@@ -46,9 +46,11 @@ impl Alarm {
     pub(crate) fn set(&mut self, events: &mut Events, due: Time, event: Event) {
         if due < self.scheduled {
             self.scheduled = due;
-            match std::mem::take(&mut self.firing) {
-                true => events.reschedule_first(due),
-                false => events.schedule(due, event),
+            if std::mem::take(&mut self.firing) {
+                debug_assert_eq!(events.first(), Some(event), "the event of the alarm that fires");
+                events.reschedule_first(due);
+            } else {
+                events.schedule(due, event);
             }
         }
     }
@@ -135,6 +137,11 @@ impl Events {
         let &(key, event) = self.heap.first().filter(|_| self.len > 0)?;
         let at = Time::from_nanos((key >> 64) as u64);
         (at <= end).then_some((at, event))
+    }
+
+    /// The earliest event.
+    fn first(&self) -> Option<Event> {
+        self.heap.first().filter(|_| self.len > 0).map(|entry| entry.1)
     }
 
     /// Replaces the earliest event by the next one of its source, at `at`.

@@ -4,20 +4,20 @@ use std::ops::{Index, IndexMut};
 
 use crate::packet::Packet;
 
-/// A packet among those of a run, from its entry until it is taken out.
+/// The number of a packet among those of a run, from its insertion until its removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PacketId(u32);
 
-/// Packets that lie still: what passes from link to link are their numbers, an eighth as long as they are.
+/// The packets on their way. Each is written once, where it is sent; the queues of links hold its number.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
     slots: Vec<Packet>,
-    /// Slots without a packet. The last one to become free is the next to be used, as it is in the cache.
+    /// Slots without a packet. The last one to become free is the next to be used: it is in the cache.
     free: Vec<PacketId>,
 }
 
 impl Packets {
-    /// Takes a packet in.
+    /// Adds a packet.
     #[inline]
     pub(crate) fn insert(&mut self, packet: Packet) -> PacketId {
         if let Some(id) = self.free.pop() {
@@ -25,11 +25,11 @@ impl Packets {
             return id;
         }
         self.slots.push(packet);
-        // A host has not the memory for more.
+        // 2³² packets would need 400 GB.
         PacketId(self.slots.len() as u32 - 1)
     }
 
-    /// The packet has arrived or is lost: its number may be given to another one.
+    /// Removes a packet that has arrived or is lost: its number may be given to another one.
     #[inline]
     pub(crate) fn remove(&mut self, id: PacketId) -> Packet {
         self.free.push(id);
