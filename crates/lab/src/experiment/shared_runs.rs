@@ -72,7 +72,7 @@ mod tests {
 
     fn scenario(title: &str, bytes: &str) -> Scenario {
         let text = include_str!("../../../../scenarios/geo-download.toml");
-        let setting = format!("flow.download.bytes={bytes}").parse().unwrap();
+        let setting = format!("flow.split.bytes={bytes}").parse().unwrap();
         let scenario = Source::parse("geo-download.toml", text).unwrap().with(&[setting]).unwrap();
         Scenario { title: title.to_owned(), ..scenario }
     }
