@@ -211,7 +211,7 @@ impl Direction {
                 Err(cause) => Fate::Drop(cause),
             };
         }
-        let packet = self.carry(now, bytes);
+        let packet = self.apply_effects(now, bytes);
         match packet.loss() {
             None => Fate::Deliver { at: packet.in_order() },
             Some(cause) => Fate::Drop(cause),
@@ -239,11 +239,11 @@ impl Direction {
         if let Some(fault) = self.fault {
             return self.transmit_with(fault, now, bytes, ip_bytes);
         }
-        self.carry_all(now, bytes, ip_bytes)
+        self.carry(now, bytes, ip_bytes)
     }
 
-    fn carry_all(&mut self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
-        let packet = self.carry(now, bytes);
+    fn carry(&mut self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
+        let packet = self.apply_effects(now, bytes);
         if let Some(cause) = packet.loss() {
             return Err(cause);
         }
@@ -255,8 +255,9 @@ impl Direction {
     }
 
     /// Lets all effects of the link act on a packet.
+    // As `offer`: the path of every packet in virtual time, which takes 1.4% more instructions if it has calls.
     #[inline(always)]
-    fn carry(&mut self, now: Time, bytes: usize) -> Transit {
+    fn apply_effects(&mut self, now: Time, bytes: usize) -> Transit {
         self.latest = self.latest.max(now);
         let mut packet = Transit::new(self.latest, bytes, self.delay);
         for effect in &mut self.effects {
@@ -286,13 +287,13 @@ impl Direction {
             let is_loss = |effect: &AnyEffect| matches!(effect, AnyEffect::PacketErrors(_));
             let index = self.effects.iter().position(is_loss);
             let losses = index.map(|index| (index, self.effects.remove(index)));
-            let fate = self.carry_all(now, bytes, ip_bytes);
+            let fate = self.carry(now, bytes, ip_bytes);
             if let Some((index, losses)) = losses {
                 self.effects.insert(index, losses);
             }
             return fate;
         }
-        let fate = self.carry_all(now, bytes, ip_bytes);
+        let fate = self.carry(now, bytes, ip_bytes);
         self.counters.offered += u64::from(fault.miscounts(number));
         fault.tamper(number, bytes, fate)
     }

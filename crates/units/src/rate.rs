@@ -206,6 +206,18 @@ mod tests {
         assert_eq!(Rate::mbps(10).bytes_in(Duration::from_millis(600)), 750_000);
     }
 
+    #[test]
+    fn bytes_whose_work_needs_two_words_take_as_long_as_by_the_definition() {
+        let most_in_one_word = u64::MAX / 8_000_000_000;
+        for bytes in [most_in_one_word, most_in_one_word + 1, u64::MAX / 8] {
+            for bits in [1_000_000_000, 999_999_999_999_989] {
+                let nanos = (u128::from(bytes) * 8_000_000_000).div_ceil(u128::from(bits));
+                let expected = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+                assert_eq!(Rate::from_bps(bits).unwrap().time_for(bytes), expected, "{bytes} at {bits}");
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn display_reads_back(bits in 1u64..1_000_000_000_000) {

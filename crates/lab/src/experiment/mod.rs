@@ -308,6 +308,19 @@ mod tests {
     }
 
     #[test]
+    fn experiments_that_share_runs_do_not_repeat_them() {
+        let shared = SharedRuns::default();
+        let goodputs_of = |count| {
+            let progress = Progress::sharing(&shared);
+            goodputs(&Lab::in_virtual_time(Seeds { first: 3, count }, &progress))
+        };
+        let first = goodputs_of(2);
+        assert_eq!((goodputs_of(2), shared.len()), (first, 2));
+        goodputs_of(3);
+        assert_eq!(shared.len(), 3, "the third seed alone is new");
+    }
+
+    #[test]
     fn a_look_again_has_the_runs_of_all_seeds_and_runs_only_the_new_ones() {
         let progress = Progress::default();
         let mut lab = Lab::in_virtual_time(Seeds { first: 3, count: 2 }, &progress);

@@ -35,6 +35,13 @@ impl SharedRuns {
         result
     }
 
+    /// How many runs it knows.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        let all = self.0.lock().expect("nobody panics with the lock");
+        all.values().flatten().map(|known| known.results.len()).sum()
+    }
+
     fn known<T>(&self, key: &Scenario, act: impl FnOnce(&mut Known) -> T) -> T {
         let mut all = self.0.lock().expect("nobody panics with the lock");
         let alike = all.entry(hash_of(key)).or_default();
@@ -80,16 +87,12 @@ mod tests {
     #[test]
     fn a_run_is_repeated_for_another_scenario_or_seed_and_not_for_another_title() {
         let shared = SharedRuns::default();
-        let runs = |shared: &SharedRuns| {
-            let all = shared.0.lock().unwrap();
-            all.values().flatten().map(|known| known.results.len()).sum::<usize>()
-        };
         let (first, again) = (scenario("one", "1MB"), scenario("another", "1MB"));
         let result = shared.run(&first, 7);
         assert_eq!(result, run(&first, 7, &mut Unobserved));
-        assert_eq!((shared.run(&again, 7), runs(&shared)), (result.clone(), 1));
+        assert_eq!((shared.run(&again, 7), shared.len()), (result.clone(), 1));
         assert_ne!(shared.run(&scenario("one", "2MB"), 7), result);
         shared.run(&first, 8);
-        assert_eq!(runs(&shared), 3);
+        assert_eq!(shared.len(), 3);
     }
 }

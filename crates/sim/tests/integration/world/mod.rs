@@ -6,6 +6,7 @@ mod capture;
 mod closed_forms;
 mod cross_traffic;
 mod explicit;
+mod followed;
 mod hybla;
 mod impairments;
 mod link_ends;
