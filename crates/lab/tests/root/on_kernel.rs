@@ -314,5 +314,9 @@ fn a_protected_leg_repairs_what_the_link_loses() {
     // The same without boxes loses a part of the call, and of the segments.
     let bare = protected(&["link.satellite.protect=off"]);
     assert!(bare.links[1].ends.is_empty() && bare.flows[0].legs[0].retransmissions > 10, "{bare:?}");
-    assert!(flow.legs[0].retransmissions < bare.flows[0].legs[0].retransmissions / 2, "{flow:?} {bare:?}");
+    // Through the leg the server repeats what the queue in front of it has dropped (how many, the machine's
+    // timing decides: few if a drop ends the slow start early), and next to none of what the link lost.
+    let of_the_links_losses = flow.legs[0].retransmissions.saturating_sub(sent.dropped);
+    let lost = satellite.forward.dropped.packet_error;
+    assert!(of_the_links_losses < lost / 4, "{lost} lost, {sent:?}, {flow:?}");
 }
