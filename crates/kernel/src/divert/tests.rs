@@ -56,7 +56,7 @@ fn in_a_minute() -> Time {
 }
 
 fn send() {
-    // Any port: the child of another test, until it executes its program, keeps a copy of the last socket open.
+    // Any port: the child of another test may keep a copy of the last socket open for a moment.
     let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
     SockRef::from(&socket).set_mark(0x21).unwrap();
     // A packet that is dropped is an error of its own to a local sender (ENOBUFS).
