@@ -19,6 +19,7 @@ mod file;
 mod number;
 pub mod on_kernel;
 pub mod outage;
+pub mod processors;
 pub mod quic;
 pub mod reach;
 pub mod report;

@@ -14,6 +14,7 @@ use crate::claim::Level;
 pub use crate::claim::{Label, Outcome, Verdict};
 use crate::figure::Figure;
 use crate::file::write_whole;
+use crate::processors::Busy;
 use crate::table::Table;
 
 /// What is behind an experiment's name in that of its results from the kernel.
@@ -38,6 +39,9 @@ pub struct Results {
     pub plan: Plan,
     /// Whether scenarios were shortened on the kernel: a look, not a result.
     pub quick: bool,
+    /// How busy the machine was on the kernel, where its processors tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Busy>,
     /// The claims, and whether they hold.
     pub verdicts: Vec<Verdict>,
     /// The numbers.
@@ -331,6 +335,7 @@ pub(crate) mod tests {
             seeds: Seeds { first: 1, count: 3 },
             plan: Plan { from: 3, most: 12 },
             quick: false,
+            busy: None,
             verdicts: claims().map(|claim| claim.judge(Level::of_looks(1))).into(),
             tables: vec![Part::new("by-way", table)],
             figures: vec![Part::new("speed", plot)],

@@ -48,6 +48,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::Error;
 use crate::claim::Claim;
 use crate::figure::Figure;
+use crate::processors::Watch;
 use crate::results::{Invocation, Part, Plan, Results, Seeds, World};
 use crate::table::Table;
 use curves::{Curves, Measure, Scheme, listed, rows};
@@ -220,6 +221,7 @@ impl Experiment {
             World::Kernel => self.on_kernel.map(|(_, run)| run),
         };
         let run = run.ok_or_else(|| self.not_in(world))?;
+        let watch = (world == World::Kernel).then(Watch::begin);
         let looks = plan.looks();
         for (look, &count) in looks.iter().enumerate() {
             lab.begin(count);
@@ -240,6 +242,7 @@ impl Experiment {
                 seeds: lab.seeds,
                 plan,
                 quick,
+                busy: watch.and_then(Watch::end),
                 verdicts,
                 tables: output.tables,
                 figures: output.figures,

@@ -47,6 +47,8 @@ pub(super) struct FlowSamples {
     recovering: Vec<bool>,
     /// What its splitters hold.
     pub held: Vec<Held>,
+    /// What its splitters have received.
+    taken: Vec<u64>,
     /// What its destination had received at the last look.
     pub received: u64,
 }
@@ -153,6 +155,7 @@ impl<'a> Sampler<'a> {
             legs: flow.legs.iter().map(leg).collect(),
             recovering: vec![false; flow.legs.len()],
             held: vec![Held::default(); flow.splitters.len()],
+            taken: vec![0; flow.splitters.len()],
             received: 0,
         });
         let held = scenario.links.iter().map(|_| [Held::default(); 2]).collect();
@@ -214,8 +217,9 @@ impl<'a> Sampler<'a> {
         for (samples, shared) in self.samples.flows.iter_mut().zip(self.shared) {
             samples.received = shared.received.load(Ordering::Relaxed);
         }
-        // What each splitter of each flow holds now.
-        let mut held: HashMap<(usize, usize), u64> = HashMap::new();
+        // What each splitter of each flow has sent on for good. The rest of what it has received it holds: in its
+        // sockets, and between them, where a proxy's pipe has half a megabyte that no socket tells of.
+        let mut passed: HashMap<(usize, usize), u64> = HashMap::new();
         let flow_of = |found: &ConnectionInfo| {
             let ports = [found.local.port(), found.remote.port()];
             ports.iter().find_map(|port| self.by_port.get(port)).copied()
@@ -227,11 +231,15 @@ impl<'a> Sampler<'a> {
             for (flow, found) in node.connections(flow_of, under_way).map_err(fail)? {
                 let plan = &self.plan.flows[flow];
                 let splitter = self.scenario.flows[flow].splitters.iter().position(|at| at.node == node.node);
-                if let Some(splitter) = splitter {
-                    *held.entry((flow, splitter)).or_default() +=
-                        u64::from(found.unread) + u64::from(found.unacknowledged);
-                }
                 let sends = found.remote.ip() == plan.destination;
+                if let Some(splitter) = splitter {
+                    if sends {
+                        passed.insert((flow, splitter), acknowledged(&found.info));
+                    } else {
+                        let taken = &mut self.samples.flows[flow].taken[splitter];
+                        *taken = found.info.bytes_received.max(*taken);
+                    }
+                }
                 if let (true, Some(leg)) =
                     (sends, plan.senders.iter().position(|sender| *sender == node.node))
                 {
@@ -245,7 +253,8 @@ impl<'a> Sampler<'a> {
         }
         for (flow, samples) in self.samples.flows.iter_mut().enumerate() {
             for (splitter, sum) in samples.held.iter_mut().enumerate() {
-                let bytes = held.get(&(flow, splitter)).copied().unwrap_or_default();
+                let taken = samples.taken[splitter];
+                let bytes = passed.get(&(flow, splitter)).map_or(0, |passed| taken.saturating_sub(*passed));
                 sum.observe(bytes);
                 if let Some(observer) = &mut observer {
                     observer.occupancy(now, flow, splitter, bytes);
@@ -309,12 +318,16 @@ fn note(leg: &mut LegResult, now: Time, found: &ConnectionInfo) {
     let info = &found.info;
     leg.established_s.get_or_insert(now.as_secs_f64());
     leg.bytes_sent = info.bytes_sent;
-    // The SYN counts among them.
-    leg.bytes_acknowledged = info.bytes_acked.saturating_sub(1);
+    leg.bytes_acknowledged = acknowledged(info);
     leg.segments = u64::from(info.data_segments_out);
     leg.retransmissions = u64::from(info.retransmissions);
     leg.timeouts = u64::from(info.timeouts);
     leg.duplicate_bytes = u64::from(info.duplicates) * u64::from(info.mss);
+}
+
+/// The SYN counts among them.
+fn acknowledged(info: &TcpInfo) -> u64 {
+    info.bytes_acked.saturating_sub(1)
 }
 
 fn statistics(leg: &LegResult) -> Statistics {

@@ -327,10 +327,11 @@ fn write_run(page: &mut String, Record { results, origin }: &Record, world: Worl
         seconds if seconds < 60.0 => human::seconds(seconds),
         seconds => human::span(seconds),
     };
+    let busy = results.busy.map(|busy| format!("; {busy}")).unwrap_or_default();
     let quick = if results.quick { "; with shortened scenarios: a look, not a result" } else { "" };
     writeln!(
         page,
-        "<dt>{}</dt>\n<dd>{}{quick}; began {}, took {took}; {}</dd>\n<dd><code>{}</code></dd>",
+        "<dt>{}</dt>\n<dd>{}{quick}; began {}, took {took}{busy}; {}</dd>\n<dd><code>{}</code></dd>",
         capital(in_world(world)),
         results.seeds,
         date(&origin.began),

@@ -13,7 +13,8 @@ const MOST_ROWS: usize = 40;
 /// Title, tables and verdicts for a terminal.
 pub(super) fn text(results: &Results) -> String {
     let Results { name, title, source, world, seeds, .. } = results;
-    let mut text = format!("{name}: {title}\n{source}; {world}, {seeds}\n");
+    let busy = results.busy.map(|busy| format!("; {busy}")).unwrap_or_default();
+    let mut text = format!("{name}: {title}\n{source}; {world}, {seeds}{busy}\n");
     for table in &results.tables {
         let Part { content, .. } = table;
         text.push('\n');
@@ -47,8 +48,9 @@ pub(super) fn text(results: &Results) -> String {
 /// A page with links to the figures and tables in the same folder.
 pub(super) fn markdown(results: &Results, tables: &[PathBuf], figures: &[PathBuf]) -> String {
     let (title, source) = (escaped(&results.title), escaped(&results.source));
+    let busy = results.busy.map(|busy| format!("; {busy}")).unwrap_or_default();
     let mut page = format!(
-        "# {title}\n\nSource: {source}.\n\n`{}`, {}.\n",
+        "# {title}\n\nSource: {source}.\n\n`{}`, {}{busy}.\n",
         results.invocation().command(),
         results.seeds
     );
@@ -97,6 +99,15 @@ fn file_name(path: &Path) -> String {
 mod tests {
     use super::super::tests::results;
     use super::*;
+    use crate::processors::Busy;
+
+    #[test]
+    fn how_busy_the_machine_was_is_said_wherever_results_are() {
+        let results = Results { busy: Some(Busy { mean: 0.58, most: 0.9 }), ..results() };
+        let told =
+            "; processors busy for 58% of the time, 90% in the busiest ten seconds: packets waited for one";
+        assert!(text(&results).contains(told) && markdown(&results, &[], &[]).contains(told));
+    }
 
     #[test]
     fn the_terminal_sees_tables_and_the_outcome_of_each_claim() {

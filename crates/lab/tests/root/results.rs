@@ -60,6 +60,7 @@ fn results(title: &str) -> Results {
         seeds: Seeds { first: 1, count: 1 },
         plan: Plan::fixed(1),
         quick: false,
+        busy: None,
         verdicts: Vec::new(),
         tables: Vec::new(),
         figures: Vec::new(),
