@@ -229,7 +229,12 @@ impl Plan {
                 let interface = &self.interfaces[hop.link];
                 let of_sender = if place == 0 { sender_attributes(&leg.sender) } else { String::new() };
                 let is_last = place + 1 == leg.path.len();
-                let of_receiver = if is_last { receiver_attributes(&leg.receiver) } else { String::new() };
+                let mut of_receiver =
+                    if is_last { receiver_attributes(&leg.receiver) } else { String::new() };
+                if is_last && far != node_behind(scenario, behind) {
+                    // The first window is offered before the kernel knows how much memory a segment takes.
+                    of_receiver += &format!(" initrwnd {FIRST_WINDOW}");
+                }
                 let there = format!("{destination}/32 via {right} dev {interface} advmss {ends}{of_sender}");
                 let back = format!("{source}/32 via {left} dev {interface} advmss {ends}{of_receiver}");
                 self.hosts[near].routes.insert(destination, there);
@@ -365,6 +370,9 @@ impl Control {
         congestion.wants_feedback().then(|| Self { name: kernel_name(congestion), capacity: None })
     }
 }
+
+/// The window that a splitter offers first, in segments: the initial window of a sender (RFC 6928).
+const FIRST_WINDOW: u32 = 10;
 
 /// The attributes of a route by which a sender sends.
 fn sender_attributes(config: &Config) -> String {

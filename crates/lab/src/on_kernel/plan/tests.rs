@@ -112,6 +112,19 @@ fn endpoints_become_settings_of_their_hosts_and_attributes_of_their_routes() {
     assert!(plan.differences.iter().any(|what| what.contains("RACK")), "{:?}", plan.differences);
 }
 
+#[test]
+fn a_splitter_has_memory_for_its_window_of_small_segments_and_offers_little_of_it_at_first() {
+    let split = r#"flow.file.split=[{ at = "gateway", tcp = "gateway-reno" }]"#;
+    let scenario = scenario(SURREY, &[split]);
+    let plan = Plan::of(&scenario).unwrap();
+    let gateway = &plan.hosts[node(&scenario, "gateway")];
+    // 32 segments of 1000 bytes, of which each takes 4352 of memory, twice what a buffer is told.
+    let text = gateway.legs[&0].text("ground");
+    assert!(text.contains("receive_buffer = \"69632B\""), "{text}");
+    let back = &gateway.routes[&plan.flows[0].source];
+    assert!(back.ends_with("advmss 1012 quickack 1 initrwnd 10"), "{back}");
+}
+
 /// A broadcast from the studio to two terminals behind a hub and to the hub, and a call back.
 const STREAMS: &str = r#"duration = "10s"
 [[link]]
