@@ -19,10 +19,10 @@ pub struct Busy {
 
 impl Busy {
     /// Beyond this packets wait for a processor, and delays are the machine's: measured with two, on which a round
-    /// trip of 25 ms became longer.
+    /// trip of 25 ms became longer. What else has been busy with a lower priority counts all the same.
     pub const TOO_MUCH: f64 = 0.75;
 
-    /// Whether packets waited for a processor.
+    /// Whether packets may have waited for a processor.
     pub fn is_too_much(&self) -> bool {
         self.most > Self::TOO_MUCH
     }
@@ -33,7 +33,7 @@ impl fmt::Display for Busy {
         let [mean, most] = [self.mean, self.most].map(|part| 100.0 * part);
         write!(f, "processors busy for {mean:.0}% of the time, {most:.0}% in the busiest ten seconds")?;
         if self.is_too_much() {
-            f.write_str(": packets waited for one, and delays are longer than the links'")?;
+            f.write_str(": packets may have waited for one, and delays be longer than the links'")?;
         }
         Ok(())
     }
@@ -147,6 +147,8 @@ mod tests {
     fn a_machine_that_is_too_busy_is_told_of() {
         let busy = |most| Busy { mean: 0.5, most }.to_string();
         assert_eq!(busy(0.75), "processors busy for 50% of the time, 75% in the busiest ten seconds");
-        assert!(busy(0.76).ends_with("packets waited for one, and delays are longer than the links'"));
+        assert!(
+            busy(0.76).ends_with("packets may have waited for one, and delays be longer than the links'")
+        );
     }
 }
