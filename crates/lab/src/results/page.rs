@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn how_busy_the_machine_was_is_said_wherever_results_are() {
         let results = Results { busy: Some(Busy { mean: 0.58, most: 0.9 }), ..results() };
-        let told = "; processors busy for 58% of the time, 90% in the busiest ten seconds: packets may have waited for one";
+        let told =
+            "; processors busy for 58% of the time, 90% in the busiest ten seconds: packets may have waited";
         assert!(text(&results).contains(told) && markdown(&results, &[], &[]).contains(told));
     }
 
