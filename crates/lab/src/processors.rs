@@ -7,8 +7,8 @@ use std::{fmt, fs};
 
 use serde::{Deserialize, Serialize};
 
-/// How busy the processors were during a measurement, whoever used them: the part of the time in which they were
-/// not idle, all together, 0 to 1.
+/// How busy the processors were during a measurement, whoever used them: the part of the time in which they
+/// were not idle, all together, 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Busy {
     /// From beginning to end.
@@ -18,8 +18,8 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Beyond this packets wait for a processor, and delays are the machine's: measured with two, on which a round
-    /// trip of 25 ms became longer. What else has been busy with a lower priority counts all the same.
+    /// Beyond this packets wait for a processor, and delays are the machine's: measured with two, on which a
+    /// round trip of 25 ms became longer. What else has been busy with a lower priority counts all the same.
     pub const TOO_MUCH: f64 = 0.75;
 
     /// Whether packets may have waited for a processor.
@@ -89,8 +89,8 @@ impl Ticks {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// The first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq and steal. Guests
-    /// are counted among the first two. Stolen time is not idle: nobody here can use it.
+    /// The first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq and steal.
+    /// Guests are counted among the first two. Stolen time is not idle: nobody here can use it.
     fn parse(stat: &str) -> Option<Self> {
         let times: Vec<u64> = stat
             .strip_prefix("cpu ")?

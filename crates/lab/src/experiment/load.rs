@@ -1,10 +1,10 @@
 //! How much may run in real time at once: beyond that, packets wait for a CPU, and the machine is measured.
 //!
-//! A load is counted as the traffic that can cross the links, all of them together, because each link costs as
-//! much as the one before it. On a slow day a scenario of 20 Mbit/s over two links takes 7% of two CPUs, one of 10
-//! Mbit/s over three 12%, and six connections over six links of which three are crossed by each 18%; on a good day
-//! it is two thirds of that. Where two CPUs are loaded to three quarters, packets wait for one, and a round trip
-//! of 25 ms becomes longer: how busy they were, results say.
+//! A load is counted as the traffic that can cross the links, all of them together, because each link costs
+//! as much as the one before it. On a slow day a scenario of 20 Mbit/s over two links takes 7% of two CPUs,
+//! one of 10 Mbit/s over three 12%, and six connections over six links of which three are crossed by each
+//! 18%; on a good day it is two thirds of that. Where two CPUs are loaded to three quarters, packets wait for
+//! one, and a round trip of 25 ms becomes longer: how busy they were, results say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,9 +33,9 @@ pub(super) const NEARLY_IDLE: Load = Load(1_000_000);
 pub(super) struct Load(u64);
 
 impl Load {
-    /// What a scenario can load the machine with: on each link that its flows cross, the rates of these flows'
-    /// slowest links, each once, or its own rate if that is less; and its streams on each of theirs. Where no link
-    /// of a flow has a rate, as much as there is.
+    /// What a scenario can load the machine with: on each link that its flows cross, the rates of these
+    /// flows' slowest links, each once, or its own rate if that is less; and its streams on each of theirs.
+    /// Where no link of a flow has a rate, as much as there is.
     pub(super) fn of(scenario: &Scenario) -> Self {
         let mut crossing: BTreeMap<usize, BTreeSet<(u64, usize)>> = BTreeMap::new();
         let mut most: BTreeMap<usize, u64> = BTreeMap::new();
@@ -61,7 +61,8 @@ impl Load {
         Self(flows.chain(streams).fold(NEARLY_IDLE.0, u64::saturating_add))
     }
 
-    /// What a trial over a link of this rate can load the machine with: as a scenario with one on the ground, too.
+    /// What a trial over a link of this rate can load the machine with: as a scenario with one on the ground,
+    /// too.
     pub(super) const fn of_link(rate: Rate) -> Self {
         Self(NEARLY_IDLE.0 + 2 * rate.bps())
     }

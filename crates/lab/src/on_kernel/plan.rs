@@ -231,9 +231,10 @@ impl Plan {
                 let is_last = place + 1 == leg.path.len();
                 let mut of_receiver =
                     if is_last { receiver_attributes(&leg.receiver) } else { String::new() };
-                if is_last && far != node_behind(scenario, behind) {
+                let is_splitter = is_last && far != node_behind(scenario, behind);
+                if is_splitter && leg.receiver.receive_autotuning.is_none() {
                     // The first window is offered before the kernel knows how much memory a segment takes.
-                    of_receiver += &format!(" initrwnd {FIRST_WINDOW}");
+                    of_receiver += &format!(" initrwnd {}", leg.sender.initial_window.max(FIRST_WINDOW));
                 }
                 let there = format!("{destination}/32 via {right} dev {interface} advmss {ends}{of_sender}");
                 let back = format!("{source}/32 via {left} dev {interface} advmss {ends}{of_receiver}");
@@ -371,7 +372,7 @@ impl Control {
     }
 }
 
-/// The window that a splitter offers first, in segments: the initial window of a sender (RFC 6928).
+/// The least that a splitter offers as its first window, in segments: the initial window of RFC 6928.
 const FIRST_WINDOW: u32 = 10;
 
 /// The attributes of a route by which a sender sends.

@@ -217,8 +217,8 @@ impl<'a> Sampler<'a> {
         for (samples, shared) in self.samples.flows.iter_mut().zip(self.shared) {
             samples.received = shared.received.load(Ordering::Relaxed);
         }
-        // What each splitter of each flow has sent on for good. The rest of what it has received it holds: in its
-        // sockets, and between them, where a proxy's pipe has half a megabyte that no socket tells of.
+        // What each splitter of each flow has sent on for good. The rest of what it has received it holds: in
+        // its sockets, and between them, where a proxy's pipe has half a megabyte that no socket tells of.
         let mut passed: HashMap<(usize, usize), u64> = HashMap::new();
         let flow_of = |found: &ConnectionInfo| {
             let ports = [found.local.port(), found.remote.port()];

@@ -144,10 +144,10 @@ const SEGMENT_MEMORY: u64 = 4352;
 /// Bytes of the timestamps option.
 const TIMESTAMPS: u64 = 12;
 
-/// The `receive_buffer` of a daemon's leg with which its window is that of an endpoint. The kernel gives a buffer
-/// twice as much memory as it is told, and a window the part of it that is payload in a full segment. With less
-/// the window would be smaller, and a sender that fills the first one, while the daemon connects to the other
-/// side and reads nothing, would have its last segments dropped.
+/// The `receive_buffer` of a daemon's leg with which its window is that of an endpoint. The kernel gives a
+/// buffer twice as much memory as it is told, and a window the part of it that is payload in a full segment.
+/// With less the window would be smaller, and a sender that fills the first one, while the daemon connects to
+/// the other side and reads nothing, would have its last segments dropped.
 fn memory_of_window(receiver: &Config) -> u64 {
     let taken = if receiver.timestamps { TIMESTAMPS } else { 0 };
     let payload = u64::from(receiver.mss).saturating_sub(taken).max(1);

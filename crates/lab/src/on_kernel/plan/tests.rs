@@ -115,14 +115,21 @@ fn endpoints_become_settings_of_their_hosts_and_attributes_of_their_routes() {
 #[test]
 fn a_splitter_has_memory_for_its_window_of_small_segments_and_offers_little_of_it_at_first() {
     let split = r#"flow.file.split=[{ at = "gateway", tcp = "gateway-reno" }]"#;
-    let scenario = scenario(SURREY, &[split]);
-    let plan = Plan::of(&scenario).unwrap();
-    let gateway = &plan.hosts[node(&scenario, "gateway")];
+    let of_gateway = |more: &[&str]| {
+        let scenario = scenario(SURREY, &[&[split], more].concat());
+        let plan = Plan::of(&scenario).unwrap();
+        let gateway = &plan.hosts[node(&scenario, "gateway")];
+        let back = gateway.routes[&plan.flows[0].source].clone();
+        (gateway.legs[&0].text("ground"), back)
+    };
+    let (text, back) = of_gateway(&[]);
     // 32 segments of 1000 bytes, of which each takes 4352 of memory, twice what a buffer is told.
-    let text = gateway.legs[&0].text("ground");
     assert!(text.contains("receive_buffer = \"69632B\""), "{text}");
-    let back = &gateway.routes[&plan.flows[0].source];
     assert!(back.ends_with("advmss 1012 quickack 1 initrwnd 10"), "{back}");
+    let (_, back) = of_gateway(&["tcp.reno.initial_window=20"]);
+    assert!(back.ends_with("initrwnd 20"), "the sender's: {back}");
+    let (_, back) = of_gateway(&[r#"tcp.reno.receive_buffer={ auto = ["128KiB", "32MiB"] }"#]);
+    assert!(!back.contains("initrwnd"), "left to the kernel: {back}");
 }
 
 /// A broadcast from the studio to two terminals behind a hub and to the hub, and a call back.
